@@ -34,7 +34,8 @@ def remedy(kind: str, why: str, settings: Mapping[str, Any]) -> Remedy:
     if "its process ended" in text:
         killed = "sigkill" in text
         advice = "If the machine ran out of memory, use a smaller batch." if killed else "See its output for the error."
-        return Remedy(why.partition(";")[0].capitalize() + ".", advice, "Resume")
+        reason = why.partition(";")[0]
+        return Remedy(f"{reason[:1].upper()}{reason[1:]}.", advice, "Resume")
     if "there is no device" in text or "no nvidia gpu" in text:
         return Remedy(_first(why), "Choose another device.", "Retry on the CPU", {"device": "cpu"})
     return Remedy(_first(why), "", "Retry")

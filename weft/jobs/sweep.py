@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 
 from .annotations import LONGEST_GROUP
@@ -33,6 +34,15 @@ def expand(given: Mapping[str, str]) -> list[dict[str, str]]:
             parts = filter(None, ["sweep", Path(given.get("data", "")).name, *swept])
             one["group"] = (given.get("name") or "-".join(parts))[:LONGEST_GROUP]
     return found
+
+
+def sweep_size(given: Mapping[str, str]) -> int:
+    """How many trainings these texts stand for, counted before they are made.
+
+    >>> sweep_size({"data": "digits", "rate": "0.1, 0.03", "batch": "32, 64"})
+    4
+    """
+    return prod(len(values_of(name, text)) for name, text in given.items())
 
 
 def values_of(name: str, text: str) -> list[str]:

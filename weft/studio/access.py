@@ -76,7 +76,7 @@ class AccessMiddleware:
             user, signs_in = await self._asked(request)
             refusal = self._refusal(request, user, signs_in)
         except DatabaseUnavailable as error:
-            user, refusal = None, _answer(request, 503, error.message)
+            user, refusal = None, refused(request, 503, error.message)
         if refusal is not None and websocket:
             await send({"type": "websocket.close", "code": 1008})
         elif refusal is not None:
@@ -94,8 +94,14 @@ class AccessMiddleware:
 
     async def _asked(self, request: HTTPConnection) -> tuple[StudioUser | None, bool]:
         """Who it is, and whether people need an account: asked in a thread, because the database may be slow."""
-        ask = lambda: (self.identify(request), self.signs_in())  # noqa: E731
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        if route_path(request.scope).startswith("/assets/"):  # for everybody, also while the database cannot be asked
+            return None, True
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
+
+    def _ask(self, request: HTTPConnection) -> tuple[StudioUser | None, bool]:
+        user = self.identify(request)
+        known = user is not None and "token" not in request.query_params
+        return user, known or self.signs_in()
 
     def signs_in(self) -> bool:
         """Whether people need an account."""
@@ -124,9 +130,11 @@ class AccessMiddleware:
         method = request.scope.get("method", "GET")
         path = route_path(request.scope)
         if not self._answers_to(request.headers.get("host", "")):
-            return _answer(request, 421, "The studio answers to this machine's own name only.")
-        if (method not in SAFE or request.scope["type"] == "websocket") and not _is_same_site(request):
-            return _answer(
+            return refused(request, 421, "The studio answers to this machine's own name only.")
+        # The channel of the pages is read and written by GET, too, where there is no WebSocket.
+        acts = method not in SAFE or request.scope["type"] == "websocket" or path.startswith("/_nicegui_ws/")
+        if acts and not _is_same_site(request):
+            return refused(
                 request, 403,
                 "Requests of other sites are refused. A proxy must pass the Host header on, or be named: proxies=ADDRESS.",
             )  # fmt: skip
@@ -135,26 +143,26 @@ class AccessMiddleware:
             return self._welcome(request)
         role, most = needed_role(method, path), _most_bytes(request, user)
         if most is not None and _length(request) > most:
-            return _answer(request, 413, f"At most {most:,} bytes are accepted here.")
+            return refused(request, 413, f"At most {most:,} bytes are accepted here.")
         # Browsers send no token by themselves, so requests with one need no further proof.
         unproven = HEADER not in request.headers and "authorization" not in request.headers
         if path.startswith("/api/") and method not in SAFE and unproven and (user or role == PUBLIC):
-            return _answer(request, 403, f"Requests that change something must carry the header {HEADER}.")
+            return refused(request, 403, f"Requests that change something must carry the header {HEADER}.")
         if role == PUBLIC:
             return None
         if user is None:
             return self._stranger(request, path, signs_in)
         if role is None:
-            return _answer(request, 404, "There is no such page.")
+            return refused(request, 404, "There is no such page.")
         if not user.may(role):  # type: ignore[arg-type]
-            return _answer(request, 403, _lacks(role, user))
+            return refused(request, 403, _lacks(role, user))
         return None
 
     def _stranger(self, request: HTTPConnection, path: str, signs_in: bool) -> Response:
         if not signs_in:
-            return _answer(request, 401, "Open the address that weft studio printed: it carries the key to this page.")
+            return refused(request, 401, "Open the address that weft studio printed: it carries the key to this page.")
         if path.startswith("/api/") or request.scope["type"] == "websocket":
-            return _answer(request, 401, "Sign in, or send a token: Authorization: Bearer TOKEN.")
+            return refused(request, 401, "Sign in, or send a token: Authorization: Bearer TOKEN.")
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{self.config.prefix}/login?next={quote(path + query)}", 303)
 
@@ -304,10 +312,11 @@ def _lacks(role: str | None, user: StudioUser) -> str:
     return f"This is for {'administrators' if role == 'admin' else 'members'}. {who} An administrator can change that."
 
 
-def _answer(request: HTTPConnection, status: int, message: str) -> Response:
+def refused(request: HTTPConnection, status: int, message: str) -> Response:
+    """The answer to a request that is not fulfilled: JSON for programs, a page for people."""
     if "/api/" in request.url.path:
         return JSONResponse({"message": message}, status)
-    home = f"{request.scope.get('root_path', '')}/" if status in (403, 404) else ""
+    home = f"{request.scope.get('root_path', '')}/" if status in (403, 404, 500) else ""
     return Response(render("refused.html", message=message, home=home), status, media_type="text/html")
 
 

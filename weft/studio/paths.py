@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import UserError
 
 MOST = 50  # completions of a path
+LONGEST = 4096  # bytes of a path
 
 
 class AllowedPaths:
@@ -19,9 +20,7 @@ class AllowedPaths:
 
     def path(self, given: str, what: str = "path") -> Path:
         """An existing path inside an allowed folder, without links."""
-        typed = Path(given.strip()).expanduser()
-        candidates = [typed] if typed.is_absolute() else [root / typed for root in self.roots]
-        for candidate in candidates:
+        for candidate in self._candidates(given.strip()):
             found = Path(os.path.realpath(candidate))
             if self.allows(found) and found.exists():
                 return found
@@ -32,21 +31,46 @@ class AllowedPaths:
             "Allow more with weft studio roots=FOLDER,FOLDER.",
         )
 
+    def _candidates(self, given: str) -> list[Path]:
+        """The paths that a text may mean; none for a text that no file can be called."""
+        if not is_path_text(given):
+            return []
+        typed = _home(given)
+        return [typed] if typed.is_absolute() else [root / typed for root in self.roots]
+
     def allows(self, found: Path) -> bool:
         """Whether a path without links is inside an allowed folder."""
         return any(found.is_relative_to(root) for root in self.roots)
 
     def complete(self, typed: str, folders_only: bool = False) -> list[str]:
         """Paths that begin with what was typed, folders with a slash at the end. Hidden ones are shown when their dot is typed."""
+        if not is_path_text(typed):
+            return []
         if not typed.strip():
             return [f"{root}/" for root in self.roots]
-        full = str(Path(typed).expanduser()) + "/" * typed.endswith("/") if typed.startswith("~") else typed
+        full = str(_home(typed)) + "/" * typed.endswith("/") if typed.startswith("~") else typed
         folder, slash, begun = full.rpartition("/")
         starts = ["/"] if full.startswith("/") else self.roots
         places = [Path(os.path.realpath(Path(start) / (folder or "."))) for start in starts]
         names = {name for place in places if self.allows(place) for name in _begun(place, begun, folders_only)}
         above = [f"{root}/" for root in self.roots if full.startswith("/") and str(root).startswith(full)]
         return above + [f"{folder}{slash}{name}" for name in sorted(names)[:MOST]]
+
+
+def is_path_text(text: str) -> bool:
+    """Whether a file can be called so: names have no NUL, no half of a character, and limited length."""
+    try:
+        return "\0" not in text and len(os.fsencode(text)) < LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
+def _home(typed: str) -> Path:
+    """A path with ~ replaced, unless nobody has that name."""
+    try:
+        return Path(typed).expanduser()
+    except RuntimeError:
+        return Path(typed)
 
 
 def _begun(place: Path, begun: str, folders_only: bool) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import uvicorn
 
-from ..errors import UserError
+from ..errors import RunError, UserError
 from ..jobs.definitions import ACCESS
 from ..jobs.queue import JobQueue
 from ..jobs.runner import Runner
@@ -19,6 +19,7 @@ from .server import create
 from .store.database import DatabaseUnavailable
 from .ui.context import Studio
 
+AGAIN = 5.0  # seconds until a queue that could not be run is tried again
 GRACE = 2  # seconds that streams of events have to end
 TRIED = 20  # ports from the first one on, if the port may be chosen
 
@@ -39,7 +40,7 @@ def serve(
     for warning in config.warnings():
         warn(warning)
     ended = threading.Event()
-    runner = threading.Thread(target=_run_jobs, args=(config, ended), name="weft-studio-runner", daemon=True)
+    runner = threading.Thread(target=_run_jobs, args=(config, ended, warn), name="weft-studio-runner", daemon=True)
     runner.start()
     announcer = threading.Thread(target=_announce, args=(studio, token, announce, ended), daemon=True)
     announcer.start()
@@ -74,14 +75,17 @@ def _way_in(studio: Studio, token: OneTimeToken) -> str:
     return f"{address}/?token={token.value}" if studio.config.is_local else f"{address}/setup?token={token.value}"
 
 
-def _run_jobs(config: StudioConfig, ended: threading.Event) -> None:
+def _run_jobs(config: StudioConfig, ended: threading.Event, warn: Callable[[str], None]) -> None:
     """Run the jobs of the queue, unless another process does; it is asked again now and then."""
     queue = JobQueue(config.runs)
     while not ended.is_set():
         try:
             Runner(queue, config.at_once).run(stay=True, ended=ended)
         except UserError:  # another process runs the queue
-            ended.wait(5.0)
+            ended.wait(AGAIN)
+        except (RunError, OSError) as error:  # a full disk, for example: jobs are started again when that is over
+            warn(f"The queue cannot be run now: {error}. It is tried again every {AGAIN:g} s.")
+            ended.wait(AGAIN)
 
 
 def _free_port(config: StudioConfig, fixed: bool) -> int:

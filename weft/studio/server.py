@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
+from nicegui import app as pages_app
 from nicegui import ui
 
 from ..jobs.queue import JobQueue
@@ -14,7 +15,7 @@ from ..version import __version__
 from . import api, pages
 from .access import AccessMiddleware
 from .api import mlflow, sessions
-from .api.errors import ERRORS, answer_errors
+from .api.errors import ERRORS, answer_errors, answer_page_errors
 from .api.openapi import describe, documented
 from .config import StudioConfig
 from .forwarded import ForwardedMiddleware
@@ -87,6 +88,7 @@ def _add_routes(app: FastAPI, studio: Studio, token: OneTimeToken) -> None:
     app.include_router(documented(mlflow.router(studio)), prefix=mlflow.PREFIX, responses=ERRORS)
     app.include_router(login.router(studio, token))
     answer_errors(app)
+    answer_page_errors(pages_app)
     describe(app)
     for page in pages.PAGES:
         page.add(studio)

@@ -44,11 +44,15 @@ async def receive(chunks: AsyncIterator[bytes], target: Path, largest: int) -> i
     """Write what arrives to a file; the number of bytes. More than `largest`, or than the disk can hold, is refused at once."""
     written = 0
     with target.open("xb") as file:
-        async for chunk in chunks:
-            written += len(chunk)
-            _check_size(written, largest)
-            _check_disk(target.parent, len(chunk))
-            file.write(chunk)
+        try:
+            async for chunk in chunks:
+                written += len(chunk)
+                _check_size(written, largest)
+                _check_disk(target.parent, len(chunk))
+                file.write(chunk)
+        except BaseException:  # a part of a file must neither be used nor be in the way of the next try
+            target.unlink(missing_ok=True)
+            raise
     return written
 
 
@@ -146,7 +150,7 @@ class UploadStore:
         self.root.mkdir(parents=True, exist_ok=True)
         for old in self.root.iterdir():
             if time.time() - old.stat().st_mtime > KEPT:
-                shutil.rmtree(old, ignore_errors=True)
+                old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
         name = secrets.token_hex(8)
         (self.root / name).mkdir()
         return name
@@ -170,15 +174,16 @@ class UploadStore:
 
     async def add_file(self, name: str, relative: str, chunks: AsyncIterator[bytes]) -> int:
         """Write a file of an upload as it arrives; its bytes."""
-        target = self._place(name, relative)
+        target, part = self._place(name, relative), self._part(name)
+        received = await receive(chunks, part, self.largest - self._so_far(name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        received = await receive(chunks, target, self.largest - self._so_far(name))
+        part.replace(target)
         self._bytes[name] = self._so_far(name) + received
         return received
 
     async def add_zip(self, name: str, chunks: AsyncIterator[bytes]) -> int:
         """Receive an archive and unpack it; how many files it held."""
-        archive = self.folder(name).with_suffix(".zip")
+        archive = self._part(name)
         try:
             await receive(chunks, archive, self.largest)
             return len(await asyncio.to_thread(unpack_zip, archive, self.folder(name), self.largest))
@@ -188,6 +193,10 @@ class UploadStore:
     def discard(self, name: str) -> None:
         shutil.rmtree(self.folder(name), ignore_errors=True)
         self._bytes.pop(name, None)
+
+    def _part(self, name: str) -> Path:
+        """Where a file arrives: outside of its upload, because a server that is killed leaves a part of it."""
+        return self.folder(name).with_name(f"{name}-{secrets.token_hex(4)}.part")
 
     def _so_far(self, name: str) -> int:
         return self._bytes.get(name, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ...errors import UserError, WeftError
+from ..access import refused
 from ..store.accounts import TooBusy
 from ..store.database import DatabaseUnavailable
 
@@ -48,6 +50,19 @@ def answer_errors(app: FastAPI) -> None:
         status = 400 if isinstance(error, UserError) else 503 if busy else 500
         return JSONResponse({"message": error.message, "where": error.where}, status)
 
+    @app.exception_handler(OSError)
+    async def answer_system(request: Request, error: OSError) -> JSONResponse:
+        if error.errno == errno.ENAMETOOLONG:
+            return JSONResponse({"message": "a shorter name is required.", "where": "studio"}, 400)
+        reason = error.strerror or str(error)
+        space = " Free some space: Admin, Storage shows what takes it." if error.errno == errno.ENOSPC else ""
+        message = f"a file of the server could not be read or written: {reason}.{space}"
+        return JSONResponse({"message": message, "where": "studio"}, 507 if space else 500)
+
+    @app.exception_handler(OverflowError)
+    async def answer_overflow(request: Request, error: OverflowError) -> JSONResponse:
+        return JSONResponse({"message": "a smaller number is required.", "where": "studio"}, 400)
+
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> Response:
         if "/api/" not in request.url.path:
@@ -58,3 +73,15 @@ def answer_errors(app: FastAPI) -> None:
     async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         return JSONResponse({"message": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}, 422)
+
+
+def answer_page_errors(app: FastAPI) -> None:
+    """Errors of pages become pages of the studio, with the way back."""
+
+    @app.exception_handler(404)
+    async def missing(request: Request, error: HTTPException) -> Response:
+        return refused(request, 404, str(error.detail) if error.detail != "Not Found" else "There is no such page.")
+
+    @app.exception_handler(WeftError)
+    async def answer(request: Request, error: WeftError) -> Response:
+        return refused(request, 503 if isinstance(error, DatabaseUnavailable) else 500, error.message)

@@ -20,6 +20,7 @@ from ...jobs.trash import delete_runs, restore_runs
 from ...report.png import png
 from ...report.run_record import read_run
 from ..library.runs import RunRow
+from ..paths import is_path_text
 from ..ui.context import Studio
 from .models import Resumed, RunDetails, RunFacts
 
@@ -163,7 +164,7 @@ def router(studio: Studio) -> APIRouter:
 
 def inside(folder: Path, relative: str) -> Path:
     """A file inside a folder. Links and `..` that lead out of it are refused."""
-    path = (folder / relative).resolve()
+    path = (folder / relative).resolve() if is_path_text(relative) else folder
     if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.name.startswith("."):
         raise HTTPException(404, f"there is no file {relative}")
     return path

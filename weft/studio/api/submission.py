@@ -17,7 +17,7 @@ from ...jobs.settings import SETTINGS
 from ...jobs.submission import submit
 from ..access import current_user
 from ..library.owners import check_disk_quota
-from ..library.training_form import MOST_RUNS, trainings_of
+from ..library.training_form import trainings_of
 from ..store.accounts import LOCAL
 from ..store.credentials import StudioUser
 from ..ui.context import Studio
@@ -25,7 +25,7 @@ from .jobs import job_facts
 from .models import JobEvents, JobFacts, NewJobs
 
 OWN = ("runs", "cfg", "json", "exist_ok")  # decided by the server
-PATHS = ("data", "weights")  # may be names, or paths of the server
+PATHS = ("data", "weights", "from")  # may be names, or paths of the server
 
 
 def router(studio: Studio) -> APIRouter:
@@ -39,7 +39,9 @@ def router(studio: Studio) -> APIRouter:
         return [job_facts(job) for job in made]
 
     @routes.get("/{number}/events", response_model=JobEvents)
-    def events(number: int, start: Annotated[int, Query(ge=0, description="`next` of an earlier answer")] = 0) -> Any:
+    def events(
+        number: int, start: Annotated[int, Query(ge=0, le=1 << 62, description="`next` of an earlier answer")] = 0
+    ) -> Any:
         """The events of a job that are on disk: epochs, progress, messages, changes of state."""
         job = studio.queue.job(number)
         ended = job.state.has_ended  # asked first: what was written before it ended is still read
@@ -54,9 +56,7 @@ def add_trainings(
     studio: Studio, settings: Mapping[str, Any], user: StudioUser, priority: str = "normal", gpus: int = 1
 ) -> list[JobRecord]:
     """Check the settings of trainings and add them to the queue, in the name of a person and within their quota."""
-    trainings = trainings_of(_texts(studio, settings))
-    if len(trainings) > MOST_RUNS:
-        raise UserError("studio", f"at most {MOST_RUNS} trainings at once are accepted, got {len(trainings)}.")
+    trainings = [confined(studio, one) for one in trainings_of(_texts(settings))]
     if user.way != LOCAL:
         check_disk_quota(user.name, studio.store.quota(user.name), studio.queue.jobs())
     made = [submit(studio.queue, one, user.name, priority, gpus) for one in trainings]
@@ -64,16 +64,23 @@ def add_trainings(
     return made
 
 
-def _texts(studio: Studio, given: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as texts; paths are confined to the allowed folders."""
+def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of one training, whose paths are confined to the allowed folders."""
+    found = dict(settings)
+    for name in PATHS:
+        text = found.get(name, "")
+        is_path = "/" in text or text.startswith("~") or (text and Path(text).exists())
+        if is_path and not _is_run(studio, text):
+            found[name] = str(studio.paths.path(text))
+    return found
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as texts."""
     for name in given:
         if name not in SETTINGS or name in OWN:
             raise UserError("studio", f"a setting of a training is required, got {name!r}.")
-    texts = {name: as_text(value) for name, value in given.items() if value is not None}
-    for name in PATHS:
-        if name in texts and ("/" in texts[name] or Path(texts[name]).exists()) and not _is_run(studio, texts[name]):
-            texts[name] = str(studio.paths.path(texts[name]))
-    return texts
+    return {name: as_text(value) for name, value in given.items() if value is not None}
 
 
 def _is_run(studio: Studio, text: str) -> bool:

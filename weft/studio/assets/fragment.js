@@ -1,4 +1,6 @@
 // A piece of server-rendered HTML. `morph` changes only what differs, so that focus, selection and hover survive an update.
+const unsaid = new Set(); // fragments whose form has changed since the server was told
+
 export default {
   template: `<component :is="tag"></component>`,
   props: { html: String, tag: String },
@@ -31,9 +33,16 @@ export default {
       const form = event.target.closest("form[data-form]");
       if (!form) return;
       clearTimeout(this.waiting);
-      this.waiting = setTimeout(() => this.$emit("emit", { name: form.dataset.form, value: Object.fromEntries(new FormData(form)) }), 150);
+      this.tell = () => {
+        unsaid.delete(this);
+        clearTimeout(this.waiting);
+        this.$emit("emit", { name: form.dataset.form, value: Object.fromEntries(new FormData(form)) });
+      };
+      unsaid.add(this);
+      this.waiting = setTimeout(this.tell, 150);
     },
     send(target, value) {
+      for (const one of [...unsaid]) one.tell(); // a button acts on what was typed, also in the last moment
       this.$emit("emit", { name: target.dataset.emit, value });
     },
   },

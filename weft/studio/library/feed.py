@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from .machine import Machine, MachineLoad
 from .runs import RunIndex
 from .schedule import QueueSnapshot, QueueWatch
 
+LOG = logging.getLogger("weft.studio")
 PERIOD = 1.0  # seconds between two looks
 ENDED = 50  # jobs that have ended and are listed
 SEARCH = 5.0  # seconds between two looks at all runs; those that run are looked at each time
@@ -56,6 +58,7 @@ class Feed:
         self._wake, self._ended = threading.Event(), threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._complained = ""
         self.snapshot = self.look()
 
     def look(self, at_all_runs: bool = False) -> Snapshot:
@@ -106,10 +109,21 @@ class Feed:
         while not self._ended.is_set():
             woken = self._wake.is_set()
             self._wake.clear()  # before the look: what changes while it looks is seen by the next one
-            snapshot = self.look(woken)
-            self._loop.call_soon_threadsafe(self._tell, snapshot)
+            try:
+                self._loop.call_soon_threadsafe(self._tell, self.look(woken))
+            except Exception as error:  # a disk that fails for a moment must not end the feed of all pages
+                self._complain(error)
             self._wake.wait(PERIOD)
 
     def _tell(self, snapshot: Snapshot) -> None:
         for subscriber in list(self._subscribers):
-            subscriber(snapshot)
+            try:
+                subscriber(snapshot)
+            except Exception as error:  # of one page: the others are told
+                self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        """Write to the log of the server, once for the same error in a row."""
+        if repr(error) != self._complained:
+            self._complained = repr(error)
+            LOG.error("the studio's feed: %s; it goes on", error, exc_info=error)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import WeftError
+from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
-from ...jobs.definitions import is_definition, network_facts, network_label
-from ...jobs.networks import full_name
+from ...jobs.definitions import network_facts, network_label
 from ...jobs.optimizers import schedule
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep import SWEPT, expand
+from ...jobs.sweep import SWEPT, expand, sweep_size
 from ...ops.convert import asarray
-from ...zoo.catalogue import FACTS, default_rate
+from ...zoo.catalogue import ALIASES, FACTS, default_rate
 from ...zoo.facts import NetworkFacts
 from .runs import RunRow
 
@@ -93,26 +92,28 @@ def filled(given: Mapping[str, str]) -> dict[str, str]:
     return {name: text.strip() for name, text in given.items() if name in SETTINGS and text.strip()}
 
 
-def check_form(given: Mapping[str, str], runs_folder: str) -> FormCheck:
-    """Check a form without starting anything."""
+def check_form(
+    given: Mapping[str, str], runs_folder: str, confined: Callable[[dict[str, str]], dict[str, str]] = dict
+) -> FormCheck:
+    """Check a form without starting anything. `confined` refuses settings with paths that may not be read."""
     values = filled(given)
-    trainings = expand(values)
-    command = _command(values, len(trainings))
+    count = sweep_size(values)
+    command = _command(values, count)
     if "data" not in values and "recipe" not in values:
         return FormCheck(error="A dataset is required: digits is built in.", field="data", command=command)
-    if len(trainings) > MOST_RUNS:
-        return FormCheck(len(trainings), f"At most {MOST_RUNS} trainings can be started at once.", command=command)
+    if count > MOST_RUNS:
+        return FormCheck(count, f"At most {MOST_RUNS} trainings can be started at once.", command=command)
     try:
-        settings = [with_recipe("train", {**one, "runs": runs_folder}) for one in trainings]
-        for one in settings[:MOST_RUNS]:
+        settings = [with_recipe("train", {**confined(one), "runs": runs_folder}) for one in expand(values)]
+        for one in settings:
             check_settings("train", one)
     except WeftError as error:
-        return FormCheck(len(trainings), error.message, _field_of(error.message, values), command=command)
+        return FormCheck(count, error.message, _field_of(error.message, values), command=command)
     try:
         network = network_facts(settings[0])
     except WeftError as error:
-        return FormCheck(len(trainings), error.message, "model", command=command)
-    return FormCheck(len(trainings), "", "", settings[0], network, command, _rates(settings))
+        return FormCheck(count, error.message, "model", command=command)
+    return FormCheck(count, "", "", settings[0], network, command, _rates(settings))
 
 
 _STEPS = 1000  # of the preview of a schedule
@@ -155,8 +156,8 @@ class PastSpeed:
 def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed | None:
     """The speed of the last run that trained this network with this data, batch and device."""
     compared = ("data", "size", "device", "precision", "accumulate")
-    given = str(settings["model"] or "lenet5")
-    model = network_label(given) if is_definition(given) else full_name(given)
+    label = network_label(str(settings["model"] or "lenet5"))  # of the zoo, a file, or saved in the studio
+    model = ALIASES.get(label, label)
     like = [
         row for row in runs
         if row.seconds and row.epochs and row.model == model
@@ -184,5 +185,8 @@ def _command(values: Mapping[str, str], trainings: int) -> str:
 
 
 def trainings_of(given: Mapping[str, str]) -> list[dict[str, str]]:
-    """The settings of every training of a form."""
-    return expand(filled(given))
+    """The settings of every training of a form, of which there are not too many."""
+    values = filled(given)
+    if (count := sweep_size(values)) > MOST_RUNS:
+        raise UserError("studio", f"at most {MOST_RUNS} trainings at once are accepted, got {count:,}.")
+    return expand(values)

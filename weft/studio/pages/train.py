@@ -21,7 +21,7 @@ from ...report.png import data_url, png
 from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
 from ..access import current_user
-from ..api.submission import add_trainings
+from ..api.submission import add_trainings, confined
 from ..library.training_form import GROUPS, FormCheck, check_form, filled, past_speed
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
@@ -71,7 +71,7 @@ class TrainForm:
                 on={"changed": self._changed},
             )
             with ui.element("aside"):
-                check = check_form(self.values, str(studio.config.runs))
+                check = self._check(self.values)
                 with ui.element("div").classes("stay"):
                     self.panel = Fragment(self._panel(check), "section", on={"start": self._start})
                     self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
@@ -81,6 +81,10 @@ class TrainForm:
                         ui.html("<h2>Learning rate</h2>", sanitize=False).classes("chead")
                         self.rates = Chart(_rate_chart(check), 140)
         ui.context.client.on_connect(lambda: self._foresee(check))
+
+    def _check(self, values: dict[str, str]) -> FormCheck:
+        """Check the form; a preview reads no more of the server than a training may."""
+        return check_form(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
 
     def _panel(self, check: FormCheck) -> str:
         known = None if check.settings is None else self.studio.previews.known(check.settings)
@@ -95,7 +99,7 @@ class TrainForm:
 
     async def _changed(self, values: dict[str, str]) -> None:
         self.values = values
-        check = await asyncio.to_thread(check_form, values, str(self.studio.config.runs))
+        check = await asyncio.to_thread(self._check, values)
         self.panel.show(self._panel(check))
         if not check.error:
             self.rates.show(_rate_chart(check))

@@ -13,7 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
 
 from ...errors import RunError, UserError
@@ -121,12 +121,14 @@ def _explained(engine: Engine) -> Iterator[None]:
         raise DatabaseUnavailable(
             "studio", f"the database {_name(engine)} cannot be used now: {reason}. Nothing was changed; try again."
         ) from error
-    except DatabaseError as error:
-        if isinstance(error, DBAPIError) and "not a database" in str(error.orig):
-            raise UserError(
-                "studio", f"a SQLite database is required, got {_name(engine)}, which is another file or damaged."
-            ) from error
-        raise
+    except DatabaseError as error:  # of the file itself: "file is not a database", "database disk image is malformed"
+        if not any(word in str(error.orig) for word in ("not a database", "malformed")):
+            raise
+        raise DatabaseUnavailable(
+            "studio",
+            f"a SQLite database is required, got {_name(engine)}, which is another file or damaged. Runs, datasets and jobs are not in it and are "
+            "safe. End the studio and restore a copy of the file, or move it away: accounts then are to be added again.",
+        ) from error
 
 
 def _name(engine: Engine) -> str:

@@ -45,6 +45,7 @@ class AccountStore:
         self._entries: list[AuditEntry] = []
         self._ended = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._has_admin: bool | None = None  # as it was last answered
 
     # --- who it is ---------------------------------------------------------------------------------------------------------------
 
@@ -64,8 +65,16 @@ class AccountStore:
         return self._note(found)
 
     def has_admin(self) -> bool:
-        """Whether accounts are in use: one of an admin exists."""
-        return bool(self._remember("admin", "", self.accounts.has_admin))
+        """Whether accounts are in use: one of an admin exists.
+
+        A studio that had none goes on without its database: nobody can get an account while it cannot be written.
+        """
+        try:
+            self._has_admin = bool(self._remember("admin", "", self.accounts.has_admin))
+        except DatabaseUnavailable:
+            if self._has_admin is not False:
+                raise
+        return self._has_admin
 
     def changed(self) -> None:
         """Accounts, sessions or tokens were changed here: nothing remembered holds any more."""
