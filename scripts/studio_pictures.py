@@ -7,6 +7,7 @@ Needs Chromium and Playwright's Python package. The example of studio_example.py
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import queue
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, StorageState, ViewportSize, sync_playwright
 from studio_example import PASSWORD, ExampleStudio, add_accounts, draw_flowers, write_digits
 
 FORMS = {"light": (1280, 800, 1500), "dark": (1280, 800, 1500), "narrow": (390, 844, 1700)}  # width, height, tallest
@@ -122,7 +123,7 @@ def running(runs: Path) -> Iterator[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent, env=environment)
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: [lines.put(line) for line in process.stdout or ()], daemon=True).start()
+    threading.Thread(target=lambda: collections.deque(map(lines.put, process.stdout or ()), 0), daemon=True).start()
     try:
         line = lines.get(timeout=60)
         while not line.startswith("studio: "):
@@ -141,7 +142,7 @@ def take(address: str, names: list[str], out: Path) -> None:
         browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
         state = sign_in(browser, address)
         for form, (width, height, _) in FORMS.items():
-            viewport = {"width": width, "height": height}
+            viewport = ViewportSize(width=width, height=height)
             for signed_in in (True, False):
                 context = browser.new_context(
                     viewport=viewport, storage_state=state if signed_in else None, has_touch=form == "narrow"
@@ -156,7 +157,7 @@ def take(address: str, names: list[str], out: Path) -> None:
         browser.close()
 
 
-def sign_in(browser: Browser, address: str) -> dict[str, object]:
+def sign_in(browser: Browser, address: str) -> StorageState:
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{address}/login")
@@ -166,7 +167,7 @@ def sign_in(browser: Browser, address: str) -> dict[str, object]:
     page.wait_for_url(f"{address}/")
     state = context.storage_state()
     context.close()
-    return dict(state)
+    return state
 
 
 def photograph(page: Page, address: str, name: str, form: str, out: Path) -> None:
