@@ -25,17 +25,17 @@ class PageLink:
     title: str
     path: str
     icon: str
-    on_phone: bool = True  # the bar of narrow screens has room for five
+    on_phone: bool = True  # beside "More", the bar of narrow screens has room for four
 
 
 PAGES = (
     PageLink("home", "Home", "/", "home"),
-    PageLink("datasets", "Datasets", "/datasets", "data", False),
+    PageLink("datasets", "Datasets", "/datasets", "data"),
     PageLink("networks", "Networks", "/networks", "network", False),
     PageLink("runs", "Runs", "/runs", "chart"),
-    PageLink("compare", "Compare", "/compare", "compare"),
+    PageLink("compare", "Compare", "/compare", "compare", False),
     PageLink("classify", "Classify", "/classify", "classify"),
-    PageLink("queue", "Queue", "/queue", "queue"),
+    PageLink("queue", "Queue", "/queue", "queue", False),
 )
 
 
@@ -58,7 +58,7 @@ def frame(
         with ui.element("nav").classes("rail").props('aria-label="Main"'):
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
             live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
-            ui.html(render("rail_foot.html", user=user, base=base, narrow=False), sanitize=False).classes("me")
+            ui.html(render("rail_foot.html", user=user, base=base), sanitize=False).classes("me")
         with ui.element("div").classes("main").props('id="main"'):  # Quasar's page is the main landmark
             header = live_header or (
                 f"header {title}",
@@ -66,17 +66,14 @@ def frame(
             )
             live.add(*header, "header", "phead")
             yield
-            # Where there is no rail.
-            ui.html(render("rail_foot.html", user=user, base=base, narrow=True), sanitize=False).classes("me")
-        live.add(
-            f"bottom {active}", lambda snapshot: _rail(snapshot, active, base, "bottom_bar.html"), "nav", "bar-bottom"
-        ).props('aria-label="Pages"')
+        bar = render("bottom_bar.html", pages=PAGES, active=active, user=user, base=base)
+        ui.html(bar, sanitize=False, tag="nav").classes("bar-bottom").props('aria-label="Pages"')
 
 
-def _rail(snapshot: Snapshot, active: str, base: str, template: str = "rail.html") -> str:
+def _rail(snapshot: Snapshot, active: str, base: str) -> str:
     counts = {"runs": f"{snapshot.runs:,}" if snapshot.runs else "", "queue": str(len(snapshot.activities) or "")}
     counts["datasets"] = str(len(snapshot.datasets) or "")
-    return render(template, pages=PAGES, active=active, counts=counts, base=base)
+    return render("rail.html", pages=PAGES, active=active, counts=counts, base=base)
 
 
 def vitals(snapshot: Snapshot) -> str:
