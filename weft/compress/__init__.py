@@ -6,7 +6,6 @@ masks         pruned weights: a mask that stays in force through every optimizer
 prune         masks by magnitude, in each layer or in all, at once or gradually
 codebooks     shared weights: centroids that are trained, and the index of each weight
 share         k-means: which weights share a value
-rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 
 The names of `__init__.pyi` are imported when they are first used.
 """
