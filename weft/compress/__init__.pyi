@@ -1,8 +1,14 @@
 """The public names of weft.compress (see weft/lazy.py)."""
 
+from ..packing.packed_tensors import load_packed as load_packed
+from ..packing.packed_tensors import save_packed as save_packed
 from .codebooks import Codebook as Codebook
+from .layer_sizes import CompressionReport as CompressionReport
+from .layer_sizes import LayerSize as LayerSize
+from .layer_sizes import report as report
 from .layers import weights_of as weights_of
 from .masks import Mask as Mask
+from .pack import pack as pack
 from .parametrize import Parametrization as Parametrization
 from .parametrize import bake as bake
 from .parametrize import is_parametrized as is_parametrized

@@ -16,7 +16,7 @@ LARGE = 1 << 24  # symbols: a stream with so many takes no more
 
 
 @dataclass(frozen=True)
-class Segment:
+class SymbolSegment:
     """Symbols with their tables. Without `contexts` all have the first table; `symbols` is missing until they are decoded."""
 
     count: int
@@ -27,7 +27,7 @@ class Segment:
     @classmethod
     def of_symbols(
         cls, symbols: np.ndarray, width: int, contexts: np.ndarray | None = None, context_count: int = 1
-    ) -> Segment:
+    ) -> SymbolSegment:
         """Symbols below `width`, with the tables that code them best."""
         keys = symbols.astype(np.intp) if contexts is None else contexts.astype(np.intp) * width + symbols
         counts = np.bincount(keys.ravel(), minlength=width * context_count).reshape(context_count, width)
@@ -44,14 +44,14 @@ class Segment:
 _BITS = np.concatenate([[0.0], -np.log2(np.arange(1, TOTAL + 1) / TOTAL)])  # of a symbol, by its frequency
 
 
-def write_segments(out: ByteWriter, segments: Sequence[Segment]) -> None:
+def write_segments(out: ByteWriter, segments: Sequence[SymbolSegment]) -> None:
     """Write the symbols; tables, counts and contexts are known to the reader."""
     for group in _groups(segments):
         symbols = np.concatenate([np.asarray(one.symbols, np.uint8) for one in group])
         out.block(rans.encode(symbols, _tables(group), _contexts(group)))
 
 
-def read_segments(content: ByteReader, segments: Sequence[Segment]) -> list[np.ndarray]:
+def read_segments(content: ByteReader, segments: Sequence[SymbolSegment]) -> list[np.ndarray]:
     """The symbols of each segment."""
     found: list[np.ndarray] = []
     for group in _groups(segments):
@@ -61,9 +61,9 @@ def read_segments(content: ByteReader, segments: Sequence[Segment]) -> list[np.n
     return found
 
 
-def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+def _groups(segments: Sequence[SymbolSegment]) -> Iterator[list[SymbolSegment]]:
     """The segments of each stream."""
-    group: list[Segment] = []
+    group: list[SymbolSegment] = []
     for one in segments:
         contexts = sum(len(other.tables.rows) for other in [*group, one])
         if group and (contexts > MOST_CONTEXTS or sum(other.count for other in group) >= LARGE):
@@ -74,7 +74,7 @@ def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         yield group
 
 
-def _tables(group: Sequence[Segment]) -> Frequencies:
+def _tables(group: Sequence[SymbolSegment]) -> Frequencies:
     """The tables of all segments, one after the other, with as many symbols as the widest has."""
     width = max(one.tables.rows.shape[1] for one in group)
     return Frequencies(
@@ -82,7 +82,7 @@ def _tables(group: Sequence[Segment]) -> Frequencies:
     )
 
 
-def _contexts(group: Sequence[Segment]) -> np.ndarray | None:
+def _contexts(group: Sequence[SymbolSegment]) -> np.ndarray | None:
     """The number of each symbol's table."""
     if len(group) == 1 and group[0].contexts is None:
         return None

@@ -30,8 +30,8 @@ class DensityClasses:
 
     def contexts(self) -> np.ndarray:
         """The context of every entry of the mask."""
-        found = self.rows[:, None] * np.uint8(self.column_classes) + self.columns[None, :]
-        return found.astype(np.uint8, copy=False).ravel()
+        found: np.ndarray = self.rows[:, None] * np.uint8(self.column_classes) + self.columns[None, :]
+        return found.ravel()
 
 
 def choose_classes(mask: np.ndarray) -> DensityClasses:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dtypes import as_dtype
 from .byte_stream import ByteReader, ByteWriter, Damaged
-from .context_coding import Segment, read_segments
+from .context_coding import SymbolSegment, read_segments
 from .density_classes import COUNTS, DensityClasses, choose_classes
 from .frequencies import Frequencies
 from .relative_coding import read_relative, write_relative
@@ -32,8 +32,8 @@ class TensorForm:
     """A way to write a tensor."""
 
     head: bytes
-    classes: tuple[Segment, ...] = ()
-    symbols: tuple[Segment, ...] = ()
+    classes: tuple[SymbolSegment, ...] = ()
+    symbols: tuple[SymbolSegment, ...] = ()
     mask_bits: float = 0.0  # that say where it is zero, in the streams or in the head
     value_bits: float = 0.0  # that say which value each weight has
     coded: int = 0  # bytes of the head that those bits are
@@ -50,12 +50,12 @@ def plain_form(array: np.ndarray) -> TensorForm:
 
 def rans_form(content: TensorContent) -> TensorForm:
     """Masks with contexts, and numbers of values with one table."""
-    classes, symbols, mask_bits = list[Segment](), list[Segment](), 0.0
+    classes, symbols, mask_bits = list[SymbolSegment](), list[SymbolSegment](), 0.0
     head = _begun(content, write_mask=lambda out, mask: _write_mask(out, mask, classes, symbols))
     mask_bits = sum(one.bits for one in (*classes, *symbols))
     if content.indices is None:
         return TensorForm(bytes(head.content), tuple(classes), tuple(symbols), mask_bits)
-    numbers = Segment.of_symbols(content.indices, len(content.values))
+    numbers = SymbolSegment.of_symbols(content.indices, len(content.values))
     head.frequencies(numbers.tables)
     return TensorForm(bytes(head.content), tuple(classes), (*symbols, numbers), mask_bits, numbers.bits)
 
@@ -82,14 +82,14 @@ def _begun(content: TensorContent, write_mask: Any = None) -> ByteWriter:
     return out
 
 
-def _write_mask(out: ByteWriter, mask: np.ndarray, classes: list[Segment], symbols: list[Segment]) -> None:
+def _write_mask(out: ByteWriter, mask: np.ndarray, classes: list[SymbolSegment], symbols: list[SymbolSegment]) -> None:
     chosen = choose_classes(mask)
     out.varint(int(mask.sum()), chosen.row_classes, chosen.column_classes)
     for of_axis, count in ((chosen.rows, chosen.row_classes), (chosen.columns, chosen.column_classes)):
         if count > 1:
-            classes.append(Segment.of_symbols(of_axis, count))
+            classes.append(SymbolSegment.of_symbols(of_axis, count))
             out.frequencies(classes[-1].tables)
-    symbols.append(Segment.of_symbols(mask.view(np.uint8).ravel(), 2, chosen.contexts(), chosen.count))
+    symbols.append(SymbolSegment.of_symbols(mask.view(np.uint8).ravel(), 2, chosen.contexts(), chosen.count))
     out.frequencies(symbols[-1].tables)
 
 
@@ -122,13 +122,13 @@ class TensorHead:
         """Weights that are not left out."""
         return math.prod(self.shape) if self.mask is None else self.mask.kept
 
-    def class_segments(self) -> list[Segment]:
+    def class_segments(self) -> list[SymbolSegment]:
         if self.mask is None:
             return []
         sizes = [size for size, count in zip(mask_shape(self.shape), self.mask.counts, strict=True) if count > 1]
-        return [Segment(size, table) for size, table in zip(sizes, self.mask.class_tables, strict=True)]
+        return [SymbolSegment(size, table) for size, table in zip(sizes, self.mask.class_tables, strict=True)]
 
-    def symbol_segments(self, classes: Sequence[np.ndarray]) -> list[Segment]:
+    def symbol_segments(self, classes: Sequence[np.ndarray]) -> list[SymbolSegment]:
         """Of the mask, whose contexts follow from the classes, and of the numbers of values."""
         found = []
         if self.mask is not None:
@@ -138,8 +138,8 @@ class TensorHead:
                 for size, count in zip(mask_shape(self.shape), self.mask.counts, strict=True)
             )
             contexts = DensityClasses(rows, columns, *self.mask.counts).contexts()
-            found.append(Segment(math.prod(self.shape), self.mask.tables, contexts))
-        return found if self.tables is None else [*found, Segment(self.count, self.tables)]
+            found.append(SymbolSegment(math.prod(self.shape), self.mask.tables, contexts))
+        return found if self.tables is None else [*found, SymbolSegment(self.count, self.tables)]
 
     def decoded(self, symbols: Sequence[np.ndarray]) -> np.ndarray:
         """The tensor made of its symbols."""
@@ -160,7 +160,7 @@ def decode_tensors(reader: ByteReader, heads: Sequence[TensorHead]) -> list[np.n
     return [head.decoded(found) for head, found in zip(heads, symbols, strict=True)]
 
 
-def _by_head(reader: ByteReader, segments: Sequence[Sequence[Segment]]) -> list[list[np.ndarray]]:
+def _by_head(reader: ByteReader, segments: Sequence[Sequence[SymbolSegment]]) -> list[list[np.ndarray]]:
     found = iter(read_segments(reader, [one for some in segments for one in some]))
     return [[next(found) for _ in some] for some in segments]
 
