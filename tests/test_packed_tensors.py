@@ -146,7 +146,7 @@ def test_every_changed_byte_is_noticed_by_the_checksum(coder: Coder) -> None:
 def test_damage_with_a_right_checksum_is_refused_or_read_within_bounds(coder: Coder) -> None:
     content = pack_tensors({"x": shared(10, 12, 0.5), "y": np.arange(3.0), "z": np.zeros((3, 3))}, coder).content
     refused = 0
-    for number in range(500):
+    for number in range(250):
         damaged = bytearray(content)
         for _ in range(1 + number % 3):
             damaged[int(RNG.integers(len(content) - 4))] = int(RNG.integers(256))
@@ -157,7 +157,7 @@ def test_damage_with_a_right_checksum_is_refused_or_read_within_bounds(coder: Co
             assert "w.packed" in error.message  # noqa: PT017
         else:
             assert all(isinstance(value, np.ndarray) for value in found.values())
-    assert refused > 100
+    assert refused > 50
 
 
 def test_a_small_file_cannot_claim_much_memory() -> None:

@@ -1,6 +1,7 @@
 """The verbs of the command line, each imported when it is first used (see weft/lazy.py)."""
 
 from .cfg import cfg as cfg
+from .compress import compress as compress
 from .convert import convert as convert
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate

@@ -20,3 +20,6 @@ from .prune import gradual as gradual
 from .prune import prune as prune
 from .share import kmeans as kmeans
 from .share import share as share
+from .size_search import density_for as density_for
+from .size_search import packed_bytes as packed_bytes
+from .size_search import scaled_densities as scaled_densities

@@ -10,6 +10,7 @@ events       structured events: followed live, or replayed from the run folder
 record       a job on disk: settings, state, events
 queue        the queue of jobs: list, pause, resume, cancel
 submission   checks settings and adds a job to the queue
+compression  compressing a run: prune, share, pack, with a Pareto page; `compression_settings` are its settings
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist
 

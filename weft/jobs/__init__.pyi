@@ -6,5 +6,6 @@ from .queue import JobQueue as JobQueue
 from .record import JobRecord as JobRecord
 from .runner import Runner as Runner
 from .submission import submit as submit
+from .submission import submit_compression as submit_compression
 from .training import resume as resume
 from .training import train as train

@@ -10,14 +10,17 @@ from typing import Any
 from ..errors import RunError
 from .events import Listener
 
-TRAIN = "train"
+TRAIN, COMPRESS = "train", "compress"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
 
 # Module and function of each kind. A function sends events to the listener, raises Terminated when it is asked to stop, and continues
 # where an earlier attempt ended.
-KINDS = {TRAIN: ("weft.jobs.training", "train_or_resume")}
+KINDS = {
+    TRAIN: ("weft.jobs.training", "train_or_resume"),
+    COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
+}
 
 
 def work_of(kind: str) -> Work:

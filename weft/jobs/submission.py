@@ -7,9 +7,12 @@ from typing import Any
 
 from ..errors import UserError
 from .checks import check_settings
+from .compression_settings import COMPRESSION, check_compression
+from .kinds import COMPRESS
 from .queue import JobQueue
 from .recipes import with_recipe
 from .record import JobRecord
+from .schema import validated
 
 
 def submit(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
@@ -20,6 +23,14 @@ def submit(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
     check_settings("train", settings)
     _check_name(queue, settings["name"])
     return queue.add(settings)
+
+
+def submit_compression(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
+    """Check the settings of a compression and add it to the queue."""
+    settings = validated("jobs", {**given, "runs": str(queue.root)}, COMPRESSION)
+    check_compression(settings)
+    _check_name(queue, settings["name"])
+    return queue.add(settings, COMPRESS)
 
 
 def _check_name(queue: JobQueue, name: str | None) -> None:
