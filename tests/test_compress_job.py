@@ -121,6 +121,8 @@ def test_a_sweep_writes_a_pareto_page(runs: Path) -> None:
     assert state["chosen"] == 2, "the smallest of those that lose no more than the tolerance"
     page = (folder / "compression.html").read_text()
     assert page.count("<svg") == 2
+    assert state["original"]["ratio"] < 1.0, "the original is packed without rounding"
+    assert "<b>2</b>" in page, "the point that is kept is marked"
     for text in ("Compression of base", "Pareto front", "Share of bytes before and after", "layers.1.layers.2"):
         assert text in page
     for number in (1, 2):

@@ -29,7 +29,7 @@ def page_of(name: str, state: Mapping[str, Any]) -> str:
     head = f"{kept['ratio']:.1f}x smaller, error {_percent(kept['error'])} (original {_percent(original['error'])})" if kept else "not finished"  # fmt: skip
     parts = [
         f'<header><p class="run">{escape(name)}</p><h1>Compression of {escape(Path(state["source"]).name)}</h1><p class="lead">{escape(head)}</p></header>',
-        f'<section><h2>Points</h2><div class="cards"><div class="card">{pareto(points, original)}</div></div>{_point_table(points, original, state.get("chosen"))}</section>',
+        f'<section><h2>Points</h2><div class="card wide">{pareto(points, original)}</div>{_point_table(points, original, state.get("chosen"))}</section>',
     ]
     if kept is not None:
         parts.append(f'<section><h2>Layers</h2><div class="card wide">{layer_picture(kept["layers"])}</div>{_layer_table(kept["layers"])}</section>')  # fmt: skip
@@ -106,14 +106,11 @@ def _layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[int] = ()) -> str:
     """A table whose first column is text; rows in `marked` are bold."""
 
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{'' if i == 0 else ' class=number'}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
-        )
+    def cells(row: Sequence[str], tag: str, strong: bool = False) -> str:
+        texts = [f"<b>{escape(cell)}</b>" if strong else escape(cell) for cell in row]
+        return "".join(f"<{tag}{'' if i == 0 else ' class=number'}>{text}</{tag}>" for i, text in enumerate(texts))
 
-    body = "".join(
-        f"<tr{' style=font-weight:600' if i in marked else ''}>{cells(row, 'td')}</tr>" for i, row in enumerate(rows)
-    )
+    body = "".join(f"<tr>{cells(row, 'td', i in marked)}</tr>" for i, row in enumerate(rows))
     return f"<table class='narrow'><tr>{cells(titles, 'th')}</tr>{body}</table>"
 
 
