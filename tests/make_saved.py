@@ -23,7 +23,10 @@ def main(version):
     for name, net, shape in networks():
         x = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
         y = net.eval()(x).numpy()
-        weft.save(folder / f"{name}-{version}.weft", net, x, labels=["a", "b", "c"], licence="MIT")
+        if version == "v1":
+            weft.save(folder / f"{name}-{version}.weft", net, x, labels=["a", "b", "c"], licence="MIT")
+        else:  # packed weights
+            weft.compress.pack(net, folder / f"{name}-{version}.weft", x, labels=["a", "b", "c"], licence="MIT")
         np.savez(folder / f"{name}-{version}.npz", x0=x, y=y)
 
 

@@ -203,6 +203,17 @@ def _make_program(folder: Path) -> None:
     weft.onnx.save(folder / "net.onnx", _net(), weft.ones((2, 4)))
 
 
+def _make_packed(folder: Path) -> None:
+    weft.compress.pack(_net(), folder / "small.weft", weft.ones((2, 4)), train=True)
+    sparse = np.where(_pixels(30, 20) < 40, _pixels(30, 20) % 7, 0).astype(np.float32)
+    for coder in ("rans", "huffman"):
+        weft.compress.save_packed(folder / f"{coder}.packed", {"w": sparse, "b": np.linspace(0, 1, 9)}, coder)
+
+
+def _read_packed(name: str) -> Callable[[Path], Any]:
+    return lambda folder: {n: v.tobytes() for n, v in weft.compress.load_packed(folder / name).items()}
+
+
 def _read_network(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         network = weft.load(folder / name).eval()
@@ -274,6 +285,9 @@ CASES: dict[str, Case] = {
     **WEIGHTS,
     "program": Case(("net.weft",), _make_program, _read_network("net.weft"), True),
     "program entries": Case(ENTRIES, _make_program, _read_entries, False),
+    "packed program": Case(("small.weft",), _make_packed, _read_network("small.weft"), True),
+    "rans": Case(("rans.packed",), _make_packed, _read_packed("rans.packed"), True),
+    "huffman": Case(("huffman.packed",), _make_packed, _read_packed("huffman.packed"), True),
     "onnx": Case(("net.onnx",), _make_program, _read_onnx, False),
     "run": Case(tuple(f"run/{name}" for name in RUN), _make_run, _read_run, False),
 }  # fmt: skip

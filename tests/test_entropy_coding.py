@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.compress import huffman, rans
-from weft.compress.frequencies import TOTAL, Frequencies
 from weft.errors import RunError, UserError
+from weft.packing import huffman, rans
+from weft.packing.frequencies import TOTAL, Frequencies
 
 RNG = np.random.default_rng(0)
 

@@ -50,6 +50,7 @@ LAYERS = [
     ["metrics"],
     ["zoo"],
     ["io"],
+    ["packing"],
     ["saved"],
     ["onnx"],
     ["loading"],

@@ -29,6 +29,7 @@ PACKAGES = [
     "weft.data",
     "weft.train",
     "weft.zoo",
+    "weft.compress",
     "weft.io",
     "weft.report",
 ]

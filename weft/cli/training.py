@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ..errors import UserError
 from ..jobs import training
+from ..jobs.compression import is_compression, resume_compression
 from ..jobs.events import Listener
 from ..jobs.recipes import with_recipe
 from ..jobs.settings import COMMON, SETTINGS
@@ -23,7 +25,7 @@ def train(words: Sequence[str]) -> None:
     given = read("train", words, SETTINGS, 1, common=COMMON)
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
     settings = with_recipe("weft train", {**named, **{name: given[name] for name in given.given}})
-    with _shown(given["json"]) as listener:
+    with shown(given["json"]) as listener:
         training.train(settings, listener)
 
 
@@ -35,12 +37,19 @@ def resume(words: Sequence[str]) -> None:
     """
     given = read("resume", words, SETTINGS, 1, common=COMMON)
     folder = run_of("resume", given.plain)
-    with _shown(given["json"]) as listener:
+    with shown(given["json"]) as listener:
+        if is_compression(folder):
+            if set(given.given) - {"json"}:
+                raise UserError(
+                    "weft resume", f"a compression continues with its own settings, got {sorted(given.given)}."
+                )
+            resume_compression(folder, listener)
+            return
         training.resume(folder, {name: given[name] for name in given.given}, listener)
 
 
 @contextmanager
-def _shown(as_json: bool) -> Iterator[Listener]:
+def shown(as_json: bool) -> Iterator[Listener]:
     """A listener that renders events, or prints them as JSON."""
     if as_json:
         yield print_json

@@ -2,6 +2,7 @@
 
 from .cfg import cfg as cfg
 from .compare import compare as compare
+from .compress import compress as compress
 from .convert import convert as convert
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate

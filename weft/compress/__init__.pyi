@@ -1,5 +1,7 @@
 """The public names of weft.compress (see weft/lazy.py)."""
 
+from ..packing.packed_tensors import load_packed as load_packed
+from ..packing.packed_tensors import save_packed as save_packed
 from .channels import ChannelGroup as ChannelGroup
 from .channels import channel_groups as channel_groups
 from .channels import prune_channels as prune_channels
@@ -22,10 +24,14 @@ from .int8 import quantize as quantize
 from .integers import IntegerNetwork as IntegerNetwork
 from .integers import to_integers as to_integers
 from .iterative import prune_and_retrain as prune_and_retrain
+from .layer_sizes import CompressionReport as CompressionReport
+from .layer_sizes import LayerSize as LayerSize
+from .layer_sizes import report as report
 from .layers import weights_of as weights_of
 from .low_rank import LowRank as LowRank
 from .low_rank import low_rank as low_rank
 from .masks import Mask as Mask
+from .pack import pack as pack
 from .parametrize import Parametrization as Parametrization
 from .parametrize import bake as bake
 from .parametrize import is_parametrized as is_parametrized
@@ -48,6 +54,9 @@ from .sensitivity import Sensitivity as Sensitivity
 from .sensitivity import sensitivity as sensitivity
 from .share import kmeans as kmeans
 from .share import share as share
+from .size_search import density_for as density_for
+from .size_search import packed_bytes as packed_bytes
+from .size_search import scaled_densities as scaled_densities
 from .snip import snip as snip
 from .weight_only import GroupedWeight as GroupedWeight
 from .weight_only import weight_only as weight_only

@@ -39,14 +39,19 @@ def stored_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
 
     Nothing that is stored is larger than the file, so reading it takes no more memory than the file has bytes.
     """
-    name = f"{info.filename[:100]!a}"
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
-        raise zipfile.BadZipFile(f"the entry {name} is compressed or encrypted")
+        raise zipfile.BadZipFile(f"the entry {info.filename[:100]!a} is compressed or encrypted")
+    return entry_start(info, header, size)
+
+
+def entry_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
+    """Where the bytes of an entry begin, compressed or not."""
+    name = f"{info.filename[:100]!a}"
     if info.header_offset < 0 or len(header) < HEADER or header[:4] != START:
         raise zipfile.BadZipFile(f"the entry {name} is not where the archive says")
     # The directory's copy of the header may have another extra field.
     start = info.header_offset + HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
-    if start + info.file_size > size:
+    if start + info.compress_size > size:
         raise zipfile.BadZipFile(f"the entry {name} is longer than the file")
     return start
 

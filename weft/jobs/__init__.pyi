@@ -8,5 +8,6 @@ from .record import JobRecord as JobRecord
 from .runner import Runner as Runner
 from .submission import retry as retry
 from .submission import submit as submit
+from .submission import submit_compression as submit_compression
 from .training import resume as resume
 from .training import train as train

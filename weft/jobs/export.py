@@ -28,11 +28,13 @@ from .predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
 
 
-def export_run(verb: str, folder: Path, path: Path, compiled: str | Sequence[str] = ()) -> Program:
+def export_run(
+    verb: str, folder: Path, path: Path, compiled: str | Sequence[str] = (), *, train: bool = True
+) -> Program:
     """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
     job, deployed, known = _exported(verb, folder)
     specs = _input_specs(job, deployed.network)
-    save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, **known)
+    save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, train=train, **known)
     return load(path)
 
 

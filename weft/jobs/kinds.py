@@ -17,6 +17,7 @@ DOCTOR = "doctor"
 EXPORT = "export"
 EMBEDDING = "embedding"
 PREDICT = "predict"
+COMPRESS = "compress"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -31,6 +32,7 @@ KINDS = {
     EXPORT: ("weft.jobs.export_job", "export"),
     EMBEDDING: ("weft.jobs.embedding", "embed_run"),
     PREDICT: ("weft.jobs.predictions", "predict_job"),
+    COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
 }
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from ..errors import UserError
 from .checks import check_settings
+from .compression_settings import COMPRESSION, check_compression
 from .job_forecast import forecast_needs
 from .job_schedule import read_schedule
-from .kinds import TRAIN
+from .kinds import COMPRESS, TRAIN
 from .queue import JobQueue
 from .recipes import with_recipe
 from .record import JobRecord
+from .schema import validated
 
 
 def submit(
@@ -25,6 +27,14 @@ def submit(
     check_settings("train", settings)
     _check_name(queue, settings["name"])
     return queue.add(settings, TRAIN, forecast_needs(queue.folder, settings, gpus), owner, priority)
+
+
+def submit_compression(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
+    """Check the settings of a compression and add it to the queue."""
+    settings = validated("jobs", {**given, "runs": str(queue.root)}, COMPRESSION)
+    check_compression(settings)
+    _check_name(queue, settings["name"])
+    return queue.add(settings, COMPRESS)
 
 
 def _check_name(queue: JobQueue, name: str | None) -> None:

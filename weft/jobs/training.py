@@ -160,23 +160,23 @@ def _trained(
         precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        folder=folder, resume=not callable(folder), on_step=_Steps(recorder), notes=settings,
+        folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 
 
-class _Steps:
+class StepEvents:
     """Sends progress, at most ten times a second: reading the metrics waits for the step."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.last = recorder, 0.0
+    def __init__(self, recorder: Recorder, what: str = "") -> None:
+        self.recorder, self.what, self.last = recorder, what, 0.0
 
     def __call__(self, now: Now) -> None:
         if time.monotonic() - self.last >= SHOW_SECONDS or now.step == now.steps:
             self.last = time.monotonic()
             metrics = {name: float(meter.value().item()) for name, meter in now.meters.items()}
             self.recorder.show(
-                "progress", what=f"epoch {now.epoch}/{now.epochs}", done=now.step, total=now.steps, epoch=now.epoch,
+                "progress", what=f"{self.what}epoch {now.epoch}/{now.epochs}", done=now.step, total=now.steps, epoch=now.epoch,
                 epochs=now.epochs, metrics=metrics, examples_per_second=round(now.examples_per_second, 1),
             )  # fmt: skip
         if now.step == now.steps:

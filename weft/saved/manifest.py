@@ -16,6 +16,7 @@ from ..graph.text import split_type
 from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1
+PACKED_VERSION = 2  # of programs with packed weights: manifest.json is only a head, the manifest is in program.json
 DEFAULT_STREAM = "weft.random"  # the name of the stream that functions without a generator of their own draw from
 CONSTANTS = "__constants__."  # names of arrays that a function made while it was traced begin with this
 RESERVED = frozenset(
@@ -74,10 +75,10 @@ class Manifest:
     frozen: tuple[str, ...] = ()  # parameters that `unfreeze` makes trainable again
     facts: dict[str, Any] = field(default_factory=dict)  # labels, preprocessing, metrics, licence, origin, weft ...
 
-    def as_text(self) -> str:
+    def as_text(self, version: int = VERSION, indent: int | None = 1) -> str:
         content = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": version,
             **self.facts,
             "dimensions": self.dimensions,
             "functions": {name: function.as_json() for name, function in self.functions.items()},
@@ -85,7 +86,8 @@ class Manifest:
             "frozen": list(self.frozen),
             "ops": self.ops,
         }
-        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        separators = (",", ":") if indent is None else None
+        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False) + "\n"
 
 
 def structure_as_json(structure: Structure) -> Any:
@@ -176,19 +178,7 @@ class _ManifestReader:
 def read_manifest(text: str, path: object) -> Manifest:
     """The manifest in a text, or an error that says what is wrong or too new."""
     reader = _ManifestReader(path)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise reader.refuse(f"the JSON is wrong ({error})") from None
-    if reader.take(content, "format", str) != FORMAT:
-        raise reader.refuse(f"the format is {content['format']!r}")
-    version = reader.take(content, "version", int)
-    if version > VERSION:
-        raise RunError(
-            "load",
-            f"{path} has, by its manifest.json, version {version} of the format; this weft reads up to version {VERSION}. Install a newer weft "
-            f"(the file was written by weft {content.get('weft', '?')}).",
-        )
+    content = _checked_content(reader, text)
     functions = {name: reader.function(part) for name, part in reader.take(content, "functions", dict).items()}
     if not functions:
         raise reader.refuse("'functions' is empty")
@@ -203,6 +193,35 @@ def read_manifest(text: str, path: object) -> Manifest:
         reader.texts(content, "frozen") if "frozen" in content else (),  # later than the first files of version 1
         {name: value for name, value in content.items() if name == "weft" or name not in RESERVED},
     )
+
+
+def is_packed(text: str, path: object) -> bool:
+    """Whether manifest.json is the head of a packed program, or the manifest itself."""
+    return bool(_checked_content(_ManifestReader(path), text)["version"] == PACKED_VERSION)
+
+
+def packed_head(writer: str) -> str:
+    """The manifest.json of a packed program: as much as an older weft needs to say that it is too old."""
+    return json.dumps({"format": FORMAT, "version": PACKED_VERSION, "weft": writer}, separators=(",", ":"))
+
+
+def _checked_content(reader: _ManifestReader, text: str) -> dict[str, Any]:
+    """The JSON of a manifest in a format and version that is known here."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise reader.refuse(f"the JSON is wrong ({error})") from None
+    if reader.take(content, "format", str) != FORMAT:
+        raise reader.refuse(f"the format is {content['format']!r}")
+    version = reader.take(content, "version", int)
+    if version > PACKED_VERSION:
+        raise RunError(
+            "load",
+            f"{reader.path} has, by its manifest.json, version {version} of the format; this weft reads up to version {PACKED_VERSION}. Install a "
+            f"newer weft (the file was written by weft {content.get('weft', '?')}).",
+        )
+    found: dict[str, Any] = content
+    return found
 
 
 def _check_numbers(reader: _ManifestReader, function: FunctionManifest, dimensions: Mapping[str, Any]) -> None:

@@ -11,6 +11,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..compiler.store import CodeBundle
 from ..derivatives import custom_vjp
 from ..dtypes import DTypeLike
@@ -25,14 +27,16 @@ from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
 from ..ops.elementwise import stop_gradient
+from ..packing.packed_tensors import unpack_tensors
 from ..random import Generator, default_generator
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 from .archive import Archive
-from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, read_manifest
+from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, is_packed, read_manifest
 from .trust import trusted_code
 
 _WEIGHTS = "weights.safetensors"
+PACKED_WEIGHTS, PACKED_MANIFEST = "weights.packed", "program.json"  # of packed programs
 _LONGEST_TEXT = 256 << 20
 _OLD_CONSTANT = re.compile(
     r"constants\.\d+"
@@ -212,6 +216,19 @@ class Program(Module):
         """The targets whose compiled code came with the program and is trusted; see `weft.load`."""
         return list(self._code)
 
+    def stored_tensors(self) -> dict[str, np.ndarray]:
+        """The values of all tensors as the file names them, with the positions of random streams."""
+        found = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        for name, stream in self._streams.items():
+            if name != DEFAULT_STREAM:
+                key, offset = stream.state
+                found |= {f"{name}.key": key.numpy(), f"{name}.offset": offset.numpy()}
+        return found
+
+    def graph_text(self, function: str) -> str:
+        """The graph of a function as the file has it."""
+        return self._functions[function].text
+
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph that a call with these arguments runs."""
         function = self._function()
@@ -331,18 +348,33 @@ def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) ->
     """Load a program that `weft.save` wrote; see `weft.load`. Its text is parsed and checked, never executed."""
     place = Path(path)
     archive = Archive(place)
-    manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
+    manifest, text_of = _manifest(archive)
     functions = {
-        name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
+        name: SavedFunction(function, text_of(function.graph, _LONGEST_TEXT), place)
         for name, function in manifest.functions.items()
     }
     trainable = set(manifest.trainable)
-    with archive.reading(_WEIGHTS) as content:
-        arrays = views(content, f"{_WEIGHTS} in {place}")
+    with archive.reading(PACKED_WEIGHTS if PACKED_WEIGHTS in archive.entries else _WEIGHTS) as content:
+        arrays = _arrays(archive, content)
         tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
         tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
     _check_names(manifest, tensors, place)
     return Program(manifest, functions, tensors, place, trusted_code(archive, trust_compiled))
+
+
+def _manifest(archive: Archive) -> tuple[Manifest, Callable[[str, int], str]]:
+    """The manifest, and what reads the texts of graphs: those of packed programs are deflated."""
+    text = archive.text("manifest.json", _LONGEST_TEXT)
+    if not is_packed(text, archive.path):
+        return read_manifest(text, archive.path), archive.text
+    return read_manifest(archive.inflated(PACKED_MANIFEST, _LONGEST_TEXT), archive.path), archive.inflated
+
+
+def _arrays(archive: Archive, content: np.ndarray) -> dict[str, np.ndarray]:
+    """The tensors of a program: views of the file, or decoded from packed weights."""
+    if PACKED_WEIGHTS in archive.entries:
+        return unpack_tensors(content.tobytes(), f"{PACKED_WEIGHTS} in {archive.path}")
+    return views(content, f"{_WEIGHTS} in {archive.path}")
 
 
 def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object) -> None:

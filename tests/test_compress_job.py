@@ -1,0 +1,178 @@
+"""weft compress: the result is a run like any other, the original stays as it is, resuming is exact, and targets are met or answered."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import cli
+from weft.io import load
+from weft.jobs import JobQueue, replay, submit_compression, train
+from weft.jobs.compression import compress, read_state, resume_compression
+from weft.jobs.compression_settings import COMPRESSION, target_of
+from weft.jobs.events import Event
+from weft.jobs.kinds import work_of
+from weft.jobs.predictor import find_predictor
+from weft.jobs.recipes import with_recipe
+from weft.jobs.schema import validated
+
+QUICK = {"steps": 1, "epochs": 2, "share_epochs": 1, "rate": 3e-3}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained run, `base`."""
+    folder = tmp_path_factory.mktemp("runs")
+    train(with_recipe("test", {"data": "digits", "model": "mlp", "epochs": 3, "runs": str(folder), "name": "base"}))
+    return folder
+
+
+def settings(runs: Path, **given: Any) -> dict[str, Any]:
+    return validated("test", {"run": "base", "runs": str(runs), **QUICK, **given}, COMPRESSION)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def small(runs: Path) -> Path:
+    before = contents(runs / "classify" / "base")
+    found = compress(settings(runs, target="size=12x", name="small"))
+    assert contents(runs / "classify" / "base") == before, "the original is never touched"
+    return found
+
+
+def test_a_size_is_reached_and_the_result_is_a_run(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = read_state(small)
+    (point,) = state["points"]
+    assert point["ratio"] >= 12
+    assert point["bytes"] == (small / "packed.weft").stat().st_size
+    assert state["original"]["error"] < point["error"] + 0.05 < 0.2
+    assert not (small / "steps").exists()
+    assert cli.main(["eval", str(small), "json=true"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert 1 - measured["accuracy"] == pytest.approx(point["error"])
+    assert cli.main(["runs", "show", str(small)]) == 0
+    assert {event.type for event in replay(small)} >= {"run", "log", "result"}
+
+
+def test_the_packed_program_predicts_what_the_run_predicts(small: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(small), f"out={tmp_path / 'whole.weft'}"]) == 0
+    packed, whole = weft.load(small / "packed.weft").eval(), weft.load(tmp_path / "whole.weft").eval()
+    x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), np.uint8)
+    np.testing.assert_array_equal(weft.jit(packed)(x).numpy(), weft.jit(whole)(x).numpy())
+    assert list(find_predictor("test", str(small / "packed.weft")).classes) == [str(digit) for digit in range(10)]
+    weight = load(small / "weights" / "best.safetensors")["layers.1.layers.1.weight"].numpy()
+    assert 0.02 < np.count_nonzero(weight) / weight.size < 0.5
+    assert len(np.unique(weight)) <= 32
+
+
+def test_the_report_is_the_table_of_layers(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compress", str(small), "--report"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["layer", "weights", "kept"]
+    assert any(line.startswith("total") for line in lines)
+    assert cli.main(["compress", str(small), "--report", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["point"]["number"] == 1
+    assert cli.main(["compress", str(small.parent / "base"), "--report"]) == 2
+    assert "a compressed run is required" in capsys.readouterr().err
+
+
+class Killed(Exception):
+    pass
+
+
+class Killer:
+    """A listener that ends the process, as it were, at the event of this type and number."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        self.kind, self.left = kind, number
+
+    def __call__(self, event: Event) -> None:
+        self.left -= event.type == self.kind
+        if self.left == 0 and event.type == self.kind:
+            raise Killed
+
+
+@pytest.mark.parametrize(("kind", "number"), [("epoch", 1), ("epoch", 3)])
+def test_a_killed_compression_ends_with_the_same_bits(runs: Path, small: Path, kind: str, number: int) -> None:
+    name = f"killed-{kind}-{number}"
+    with pytest.raises(Killed):
+        compress(settings(runs, target="size=12x", name=name), Killer(kind, number))
+    folder = small.parent / name
+    assert not read_state(folder)["done"]
+    resume_compression(folder)
+    for file in ("packed.weft", "weights/best.safetensors"):
+        assert (folder / file).read_bytes() == (small / file).read_bytes()
+    epochs = [(small / "metrics.csv").read_text(), (folder / "metrics.csv").read_text()]
+    assert len(epochs[0].splitlines()) == len(epochs[1].splitlines()) == 1 + 2 + 1
+
+
+def test_a_sweep_writes_a_pareto_page(runs: Path) -> None:
+    folder = compress(settings(runs, density="0.4,0.1", epochs=1, method="prune,share,huffman", tolerance=100))
+    state = read_state(folder)
+    assert folder.name == "base-small-1"
+    assert [point["density"] for point in state["points"]] == [0.4, 0.1]
+    assert state["points"][0]["ratio"] < state["points"][1]["ratio"]
+    assert state["chosen"] == 2, "the smallest of those that lose no more than the tolerance"
+    page = (folder / "compression.html").read_text()
+    assert page.count("<svg") == 2
+    assert state["original"]["ratio"] < 1.0, "the original is packed without rounding"
+    assert "<b>2</b>" in page, "the point that is kept is marked"
+    for text in ("Compression of base", "Pareto front", "Share of bytes before and after", "layers.1.layers.2"):
+        assert text in page
+    for number in (1, 2):
+        assert cli.main(["eval", str(folder / "points" / str(number))]) == 0, "every point is a run"
+    with pytest.raises(weft.UserError, match="is compressed already"):
+        compress(settings(runs, run=str(folder)))
+
+
+def test_targets_that_cannot_be_reached_are_answered_with_the_nearest_point(runs: Path) -> None:
+    before = sorted((runs / "classify").iterdir())
+    with pytest.raises(
+        weft.RunError, match=r"size=9000x cannot be reached .* the nearest point found is size=[0-9.]+x"
+    ):
+        compress(settings(runs, target="size=9000x"))
+    assert sorted((runs / "classify").iterdir()) == before
+    with pytest.raises(
+        weft.RunError, match=r"error=\+0% cannot be reached: the nearest point found is error=\+[0-9.]+% at size="
+    ):
+        compress(settings(runs, target="error=+0%", name="hopeless", bits=1, epochs=1, rate=1e-9, share_rate=1e-9))
+
+
+def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:
+    queue = JobQueue(runs)
+    job = submit_compression(queue, {"run": "base", "density": 0.3, "name": "queued", **QUICK, "epochs": 1})
+    assert job.kind == "compress"
+    events: list[Event] = []
+    work_of(job.kind)(job.settings, None, events.append)
+    assert [event.type for event in events].count("epoch") == 2
+    assert read_state(runs / "classify" / "queued")["done"]
+    with pytest.raises(weft.UserError, match="a target or densities"):
+        submit_compression(queue, {"run": "base", "density": 0.3, "target": "size=5x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target": "size=0.5x"}, "a target such as size=20x"),
+        ({"target": "speed=3x"}, "a target such as size=20x"),
+        ({"method": "prune,zip"}, "a method of prune, share, huffman, rans is required, got 'zip'"),
+        ({"method": "prune,huffman"}, "huffman needs share"),
+        ({"method": "share,rans", "target": "size=3x"}, "is reached by pruning"),
+        ({"run": "nothing"}, "is no folder of a run"),
+    ],
+)
+def test_bad_settings_are_refused(runs: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.UserError, match=message):
+        compress(settings(runs, **given))
+
+
+def test_targets_are_written_as_commands_write_them() -> None:
+    assert str(target_of("size=20x")) == "size=20x"
+    assert str(target_of("error=+0.1%")) == str(target_of("error=0.1")) == "error=+0.1%"
+    assert target_of(None) is None

@@ -1,0 +1,144 @@
+"""Packed programs compute the same bits and are small on disk; the report adds up to the file; damaged and newer files are refused."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft import compress, nn
+from weft.compress.pack import baked
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 60)).astype(np.float32)
+
+
+def network(density: float = 0.1, bits: int = 4) -> nn.Module:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 80), nn.BatchNorm(80), nn.ReLU(), nn.Dropout(0.3), nn.Linear(80, 10)).eval()
+    for name in ("layers.0", "layers.1", "layers.4"):
+        for tensor in model.named_modules()[name].parameters():
+            if tensor.ndim == 1:
+                tensor.assign(weft.asarray(np.random.default_rng(1).normal(size=tensor.shape).astype(np.float32)))
+    compress.prune(model, density)
+    compress.share(model, bits)
+    return model
+
+
+@pytest.mark.parametrize("coder", ["rans", "huffman"])
+def test_a_packed_program_computes_the_same_bits(coder, tmp_path: Path) -> None:
+    model = network()
+    before = {name: tensor.numpy().tobytes() for name, tensor in model.named_tensors().items()}
+    size = compress.pack(model, tmp_path / "small.weft", X, coder=coder, labels=list("abcdefghij"), licence="MIT")
+    assert size == (tmp_path / "small.weft").stat().st_size < 6000
+    plain, small = baked(model), weft.load(tmp_path / "small.weft").eval()
+    for name, tensor in plain.named_tensors().items():
+        assert small.named_tensors()[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+    np.testing.assert_array_equal(weft.jit(small)(X).numpy(), weft.jit(plain.eval())(X).numpy())
+    assert (small.labels, small.facts["licence"]) == (list("abcdefghij"), "MIT")
+    assert before == {name: tensor.numpy().tobytes() for name, tensor in model.named_tensors().items()}
+
+
+def test_saved_programs_are_packed_with_training_mode_and_random_streams(tmp_path: Path) -> None:
+    model = network()
+    weft.save(tmp_path / "net.weft", model, X)
+    compress.pack(tmp_path / "net.weft", tmp_path / "small.weft")
+    assert (tmp_path / "small.weft").stat().st_size < 0.4 * (tmp_path / "net.weft").stat().st_size
+    whole, small = weft.load(tmp_path / "net.weft"), weft.load(tmp_path / "small.weft")
+    for training in (False, True):
+        results = []
+        for program in (whole, small):
+            weft.random.seed(3)
+            results.append(program.train(training)(X).numpy())
+        np.testing.assert_array_equal(*results)
+    assert small.named_parameters().keys() == whole.named_parameters().keys()
+
+
+def test_half_rounds_what_is_stored_and_nothing_of_large_range(tmp_path: Path) -> None:
+    model = network()
+    layer = model.named_modules()["layers.1"]
+    layer.var.assign(weft.asarray(np.linspace(1e5, 2e5, 80, dtype=np.float32)))
+    full = compress.pack(model, tmp_path / "full.weft", X)
+    half = compress.pack(model, tmp_path / "half.weft", X, half=True)
+    assert half < full - 300
+    found = weft.load(tmp_path / "half.weft").named_tensors()
+    for name, tensor in baked(model).named_tensors().items():
+        np.testing.assert_allclose(found[name].numpy(), tensor.numpy(), rtol=1e-3, atol=1e-7)
+    np.testing.assert_array_equal(found["layers.1.var"].numpy(), layer.var.numpy())
+    biases = found["layers.0.bias"].numpy()
+    np.testing.assert_array_equal(biases, biases.astype(np.float16))
+
+
+def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "small.weft"
+    compress.pack(network(), path, X)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["manifest.json", "program.json", "eval.py", "weights.packed"]
+        head = json.loads(archive.read("manifest.json"))
+        assert (head["format"], head["version"]) == ("weft-program", 2), "an older weft says that it is too old"
+        assert archive.getinfo("manifest.json").compress_type == zipfile.ZIP_STORED
+        assert archive.testzip() is None
+    path.write_bytes(whole.replace(b'"version":2', b'"version":3'))
+    with pytest.raises(weft.RunError, match="checksum of manifest.json is wrong"):
+        weft.load(path)
+    for place in RNG.integers(0, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[int(place)] ^= 0xFF
+        path.write_bytes(bytes(damaged))
+        try:
+            found = weft.load(path).eval()(X).numpy()
+        except (weft.RunError, weft.UserError) as error:
+            assert "small.weft" in error.message  # noqa: PT017
+        else:  # a date, say
+            path.write_bytes(whole)
+            np.testing.assert_array_equal(found, weft.load(path).eval()(X).numpy())
+
+
+def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(weft.UserError, match="inputs are required"):
+        compress.pack(network(), tmp_path / "x.weft")
+    compress.pack(network(), tmp_path / "x.weft", X)
+    with pytest.raises(weft.UserError, match="has its inputs and facts already"):
+        compress.pack(tmp_path / "x.weft", tmp_path / "y.weft", X)
+    with pytest.raises(weft.UserError, match="got a loaded program"):
+        compress.pack(weft.load(tmp_path / "x.weft"), tmp_path / "y.weft", X)
+
+
+# --- the report -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coder", ["rans", "huffman"])
+def test_the_report_adds_up_to_the_file(coder, tmp_path: Path) -> None:
+    model = network()
+    found = compress.report(model, coder=coder)
+    tensors = {name: tensor.numpy() for name, tensor in baked(model).named_tensors().items()}
+    assert found.after == compress.save_packed(tmp_path / "w.packed", tensors, coder)
+    assert found.before == sum(value.nbytes for value in tensors.values())
+    assert sum(layer.after for layer in found.layers) == pytest.approx(found.after)
+    assert sum(layer.share for layer in found.layers) == pytest.approx(1.0)
+    first, second, others = found.layers
+    assert (first.name, first.weights, first.density, first.before) == ("layers.0", 4800, 0.1, 19200)
+    assert 3.5 < first.coded_weight_bits <= first.weight_bits + 0.1 < 4.4
+    assert 4.0 < first.coded_index_bits < first.index_bits
+    assert second.weights == 800
+    assert others.before == 4 * (80 + 10 + 4 * 80)
+    text = str(found)
+    assert text.splitlines()[0].startswith("layer")
+    assert f"{found.ratio:.1f}x" in text.splitlines()[-1]
+    assert json.loads(json.dumps(found.as_json()))["layers"][0]["density"] == 0.1
+
+
+def test_the_report_follows_the_steps() -> None:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 80), nn.ReLU(), nn.Linear(80, 10))
+    ratios = [compress.report(model).ratio]
+    compress.prune(model, 0.1)
+    assert compress.report(model).layers[0].coded_weight_bits == 32.0
+    ratios.append(compress.report(model).ratio)
+    compress.share(model, 4)
+    assert compress.report(model).layers[0].coded_weight_bits < 4.1
+    ratios.append(compress.report(model).ratio)
+    assert ratios[0] < 1.1 < 7 < ratios[1] < 15 < ratios[2]

@@ -1,0 +1,56 @@
+"""The verb `compress`: a trained network made small, and the table of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..compress.layer_sizes import CompressionReport, LayerSize
+from ..errors import UserError
+from ..jobs.compression import PACKED, is_compression, read_state
+from ..jobs.compression import compress as compress_run
+from ..jobs.compression_settings import COMPRESSION, coder_of
+from ..jobs.find import find_run
+from .arguments import read
+from .table import as_json
+from .training import shown
+
+
+def compress(words: Sequence[str]) -> None:
+    """Make a trained network small: weft compress RUN target=size=20x.
+
+    Weights are pruned in steps with training in between, then shared (each is one of a few values, which are trained), then entropy coded. The
+    result is a run of its own, with the small program in packed.weft; the original stays as it is. target=error=+0.1% prunes as long as
+    the error rises by no more than that. Without a target several densities are tried, and compression.html shows size, error and latency
+    of each. weft resume continues a compression that was stopped. --report prints the table of layers of a compressed run.
+    """
+    given = read("compress", words, COMPRESSION, 1)
+    if given.plain and given["run"] is not None:
+        raise UserError("weft compress", f"one run is required, got {given.plain[0]} and run={given['run']}.")
+    run = given.plain[0] if given.plain else given["run"]
+    if given["report"]:
+        if run is None:
+            raise UserError("weft compress", "a run is required: weft runs list shows which there are.")
+        return _print_report(find_run(run, given["runs"]), given["json"])
+    with shown(given["json"]) as listener:
+        compress_run({**given.settings, "run": run}, listener)
+
+
+def _print_report(folder: Path, in_json: bool) -> None:
+    if not is_compression(folder):
+        raise UserError("weft compress", f"a compressed run is required, got {folder}. weft compress makes one of it.")
+    state = read_state(folder)
+    points = [point for point in state["points"] if point["number"] == state.get("chosen")]
+    if not points:
+        raise UserError("weft compress", f"{folder} is not finished. Continue it: weft resume {folder}")
+    point, original = points[0], state["original"]
+    if in_json:
+        print(as_json({"point": point, "original": {k: v for k, v in original.items() if k != "layers"}}))
+        return
+    layers = tuple(LayerSize(**layer) for layer in point["layers"])
+    before = sum(layer.before for layer in layers)
+    print(CompressionReport(layers, coder_of(state["settings"]), before, point["weights_bytes"]))
+    print(
+        f"\n{folder / PACKED}: {point['bytes']:,} bytes with the program, {point['ratio']:.1f}x smaller; "
+        f"error {100 * point['error']:.2f} %, of the original {100 * original['error']:.2f} %"
+    )

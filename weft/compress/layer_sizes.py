@@ -1,0 +1,135 @@
+"""The report of a compressed network: what each layer takes after pruning, sharing and entropy coding, as in the tables of Deep Compression.
+
+A row has the weights of a layer, the share that is kept, and bits for each kept weight: to say which value it has (weight) and where it is (index),
+first with codes of one length, then with Huffman or rANS codes. Bytes are those of the packed file, with tables, codebooks and biases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..nn.module import Module
+from ..packing.packed_tensors import Coder, pack_tensors
+from ..packing.relative_coding import MOST_BITS, relative_weights
+from ..packing.tensor_content import MOST_VALUES, split_tensor
+from .layers import weights_of
+from .pack import packed_weights
+
+OTHERS = "biases and others"
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """A row of the report. Bits are for each weight that is kept; `before` and `after` are bytes."""
+
+    name: str
+    weights: int
+    density: float
+    weight_bits: float  # with codes of one length: 32 until values are shared
+    index_bits: float
+    coded_weight_bits: float
+    coded_index_bits: float
+    before: int
+    after: float
+    share: float  # of the bytes of the file
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """What a network takes, layer by layer. `after` is the number of bytes of a packed file with all its tensors."""
+
+    layers: tuple[LayerSize, ...]
+    coder: Coder
+    before: int
+    after: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the packed file is than the plain tensors."""
+        return self.before / self.after
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as data."""
+        rows = [asdict(layer) for layer in self.layers]
+        return {"coder": self.coder, "before": self.before, "after": self.after, "ratio": self.ratio, "layers": rows}
+
+    def __str__(self) -> str:
+        titles = ["layer", "weights", "kept", "weight bits", f"{self.coder}", "index bits", f"{self.coder}", "before", "after", "ratio", "of file"]  # fmt: skip
+        rows = [_cells(layer) for layer in self.layers]
+        weights = sum(layer.weights for layer in self.layers)
+        total = ["total", f"{weights:,}", "", "", "", "", "", f"{self.before:,}", f"{self.after:,}", f"{self.ratio:.1f}x", "100.0 %"]  # fmt: skip
+        return _table([titles, *rows, total])
+
+
+def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> CompressionReport:
+    """The bytes of each layer of a network before and after packing; printed, it is a table.
+
+    >>> from weft import nn
+    >>> from weft.compress import prune, share
+    >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
+    >>> _ = prune(net, 0.1), share(net, bits=4)
+    >>> found = report(net)
+    >>> [layer.density for layer in found.layers[:2]], found.ratio > 10
+    ([0.1, 0.1], True)
+    """
+    tensors = packed_weights(model, half)
+    packed = pack_tensors(tensors, coder)
+    before = sum(value.nbytes for value in tensors.values())
+    rows = []
+    for path in weights_of(model):
+        value, form = tensors[path], packed.forms[path]
+        content = split_tensor(value)
+        kept = max(1, int(np.count_nonzero(value)))
+        weight_bits, index_bits = _fixed_bits(value)
+        is_coded = content.indices is not None
+        rows.append(
+            LayerSize(
+                path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
+                form.value_bits / kept if is_coded else weight_bits, form.mask_bits / kept, value.nbytes, form.bytes,
+                form.bytes / len(packed.content),
+            )
+        )  # fmt: skip
+    rest_before, rest_after = before - sum(r.before for r in rows), len(packed.content) - sum(r.after for r in rows)
+    count = sum(value.size for name, value in tensors.items() if name not in weights_of(model))
+    others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, rest_before, rest_after, rest_after / len(packed.content))  # fmt: skip
+    return CompressionReport((*rows, others), coder, before, len(packed.content))
+
+
+def _fixed_bits(value: np.ndarray) -> tuple[float, float]:
+    """Bits of a weight and of the distance to the one before it, with codes of one length: after sharing, before entropy coding."""
+    content = split_tensor(value)
+    if content.indices is None or len(content.values) >= MOST_VALUES:
+        return 8.0 * value.itemsize, 0.0
+    values = len(content.values) + (content.mask is not None)  # zero is one of them, for fillers
+    width = float(max(1, math.ceil(math.log2(values))))
+    if content.mask is None:
+        return width, 0.0
+    fillers = {
+        bits: len(relative_weights(content, bits).gaps) / len(content.indices) for bits in range(1, MOST_BITS + 1)
+    }
+    bits = min(fillers, key=lambda one: fillers[one] * (width + one))
+    return fillers[bits] * width, fillers[bits] * bits
+
+
+def _cells(layer: LayerSize) -> list[str]:
+    return [
+        layer.name, f"{layer.weights:,}", f"{100 * layer.density:.1f} %", f"{layer.weight_bits:.1f}", f"{layer.coded_weight_bits:.1f}",
+        f"{layer.index_bits:.1f}", f"{layer.coded_index_bits:.1f}", f"{layer.before:,}", f"{layer.after:,.0f}",
+        f"{layer.before / max(layer.after, 1):.1f}x", f"{100 * layer.share:.1f} %",
+    ]  # fmt: skip
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns that end at the right; the first begins at the left."""
+    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join([row[0].ljust(wide[0]), *(cell.rjust(w) for cell, w in zip(row[1:], wide[1:], strict=True))]).rstrip()
+        for row in rows
+    ]
+    rule = "-" * max(map(len, lines))
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])

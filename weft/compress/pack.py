@@ -1,0 +1,111 @@
+"""Packed programs: `.weft` files whose weights are entropy coded. `weft.load` decodes them once; they compute the same bits as before.
+
+    prune(model, 0.1); fit(...); share(model, bits=5); fit(...)
+    pack(model, "small.weft", weft.zeros((1, 784)))        # or pack("net.weft", "small.weft")
+
+Packing itself rounds nothing, unless `half` is asked for. Every number of bytes that it states is that of a file.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..nn.module import Module
+from ..packing.packed_tensors import Coder, pack_tensors
+from ..saved.archive import write_archive
+from ..saved.manifest import PACKED_VERSION, packed_head
+from ..saved.program import PACKED_MANIFEST, PACKED_WEIGHTS, Program, load
+from ..saved.save import save
+from ..version import __version__
+from .parametrize import bake, parametrizations
+
+_HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay as they are
+
+
+def pack(
+    program: Module | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    inputs: Any = None,
+    *,
+    half: bool = False,
+    coder: Coder = "rans",
+    **facts: Any,
+) -> int:
+    """Write a network, or a program that `weft.save` wrote, as a program with packed weights; the bytes of the file.
+
+    Of a network `inputs` and `facts` are those of `weft.save`; its evaluation mode is kept (`train=True`: the training mode too). Parameters that
+    are computed (masks, codebooks) become plain ones in the file; the network itself stays as it is. `half` rounds float32 values to float16
+    where that loses no range: biases, centroids and what else is stored. `coder`: 'rans', or 'huffman' as in the Deep Compression paper.
+
+    >>> import tempfile, weft
+    >>> from weft import nn
+    >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)).eval()
+    >>> _ = weft.compress.prune(net, 0.1), weft.compress.share(net, bits=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = pack(net, f"{folder}/small.weft", weft.zeros((1, 100)))
+    ...     small = weft.load(f"{folder}/small.weft").eval()
+    >>> x = weft.random.normal((3, 100))
+    >>> size < 4000, small(x).tolist() == net(x).tolist()
+    (True, True)
+    """
+    if not isinstance(program, Module):
+        if inputs is not None or facts:
+            raise UserError("pack", "a saved program has its inputs and facts already: give them only with a network.")
+        return _packed_file(load(program), Path(out), half, coder)
+    if isinstance(program, Program):
+        raise UserError("pack", "a network or the path of a saved program is required, got a loaded program.")
+    if inputs is None:
+        raise UserError("pack", "inputs are required to save a network, as in weft.save: pack(model, out, inputs).")
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "plain.weft"
+        save(plain, baked(program), inputs, **{"train": False, **facts})
+        return _packed_file(load(plain), Path(out), half, coder)
+
+
+def baked(model: Module) -> Module:
+    """A copy of a network in which computed parameters are plain ones."""
+    found = copy.deepcopy(model)
+    for _, layer, name, _ in list(parametrizations(found)):
+        bake(layer, name)
+    return found
+
+
+def packed_weights(model: Module, half: bool = False) -> dict[str, np.ndarray]:
+    """The tensors of a network as a packed file holds them."""
+    return rounded({name: t.numpy() for name, t in baked(model).named_tensors().items()}, half)
+
+
+def rounded(tensors: Mapping[str, np.ndarray], half: bool) -> dict[str, np.ndarray]:
+    """float32 tensors with values that are float16, if `half`; those that float16 does not have the range for stay as they are."""
+    return {name: _half(value) if half else value for name, value in tensors.items()}
+
+
+def _half(value: np.ndarray) -> np.ndarray:
+    if value.dtype != np.float32:
+        return value
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = value.astype(np.float16).astype(np.float32)
+        near = np.abs(found - value) <= _HALF_ERROR * np.abs(value) + np.finfo(np.float16).smallest_subnormal
+    return found if bool(near.all()) else value
+
+
+def _packed_file(program: Program, out: Path, half: bool, coder: Coder) -> int:
+    arrays = rounded(program.stored_tensors(), half)
+    manifest = program.manifest
+    texts = {function.graph: program.graph_text(name).encode() for name, function in manifest.functions.items()}
+    entries = {
+        "manifest.json": [packed_head(__version__).encode()],
+        PACKED_MANIFEST: [manifest.as_text(PACKED_VERSION, indent=None).encode()],
+        **{name: [text] for name, text in texts.items()},
+        PACKED_WEIGHTS: [pack_tensors(arrays, coder).content],
+    }
+    write_archive(out, entries, deflated=[PACKED_MANIFEST, *texts], aligned=False)
+    return out.stat().st_size
