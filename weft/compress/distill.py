@@ -131,7 +131,7 @@ class _Outputs:
     def __init__(self) -> None:
         self.results: dict[Module, Any] = {}
 
-    def begins(self, module: Module) -> None: ...
+    def begins(self, module: Module, args: tuple[Any, ...]) -> None: ...
 
     def ends(self, module: Module, result: Any) -> None:
         self.results[module] = result

@@ -91,7 +91,7 @@ def plain_class(layer: Module) -> type[Module]:
     return type(layer).__mro__[1] if _computed(layer) else type(layer)
 
 
-def replaceplain_class(layer: Module, plain: type[Module]) -> None:
+def replace_plain_class(layer: Module, plain: type[Module]) -> None:
     """Change the class of a layer; parameters that are computed stay so."""
     names = _computed(layer)
     layer.__class__ = _subclass(plain, names) if names else plain
