@@ -39,7 +39,8 @@ MOBILENETV2 = [
 def best(function: Callable[[], Any], least: float = 0.3) -> float:
     """Milliseconds of CPU time: the best run of at least `least` seconds of runs."""
     function(), function()
-    times, end = [], time.process_time() + least
+    times: list[float] = []
+    end = time.process_time() + least
     while time.process_time() < end or len(times) < 3:
         begin = time.process_time()
         function()
@@ -50,7 +51,7 @@ def best(function: Callable[[], Any], least: float = 0.3) -> float:
 def layer_of_int8(multiply: Callable[[Any, Any], Any], w: np.ndarray, axis: int) -> Callable[[Any], Any]:
     channels = w.shape[1] if axis == -1 else w.shape[0]
     weights, shape = weft.asarray(w), (channels,) if axis == -1 else (channels, 1, 1)
-    scale = weft.asarray(RNG.uniform(1e-4, 1e-3, channels).astype(np.float32))
+    scale = weft.asarray(np.asarray(RNG.uniform(1e-4, 1e-3, channels), np.float32))
     bias = weft.asarray(RNG.integers(-1000, 1000, shape).astype(np.int32))
     return lambda x: weft.requantize(weft.maximum(multiply(x, weights) + bias, 0), scale, axis=axis)
 

@@ -1,12 +1,14 @@
 """Products and convolutions of 8-bit integers, summed in int32: the integers that NumPy computes, for every kind of kernel."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import weft
 from guarded import guarded_array, guarded_copy
+from test_aot_c import EMULATED, STRICT, numbers, require, run
 from weft.compiler.cpu import library
 from weft.compiler.cpu.engine import assembly
 from weft.compiler.cpu.gemm import plans as gemm
@@ -155,7 +157,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize(("pair", "threads"), [*((pair, 1) for pair in PAIRS), (PAIRS[0], 2)])
 def test_convolutions(pair: tuple[str, str], threads: int) -> None:
     with weft.knobs.set(threads=threads):
-        for shape, filters, how, has_kernel in CONVOLUTIONS[PAIRS.index(pair) :: 2 if threads == 1 else 1]:
+        for shape, filters, how, has_kernel in CONVOLUTIONS[PAIRS.index(pair) :: 1 + threads]:
             x, w = integers(pair[0], shape), integers(pair[1], filters)
             expected = weft.conv(x.astype(np.int32), w.astype(np.int32), **how).numpy()
             function = weft.jit(lambda x, w, how=how: weft.conv(x, w, dtype="int32", **how))
@@ -260,3 +262,21 @@ def test_requantize_in_the_kernel_of_a_convolution() -> None:
     )
     for _ in range(3):
         np.testing.assert_array_equal(function(x).numpy(), expected)
+
+
+def test_plain_code_on_another_cpu(tmp_path: Path) -> None:
+    compiler, emulator = EMULATED["x86-64-v3"]
+    require(compiler, emulator.split()[0], "make")
+    w, d, last = (weft.asarray(integers("int8", s)) for s in ((9, 8, 3, 3), (9, 1, 3, 3), (9 * 36, 21)))
+
+    def network(x):
+        y = weft.requantize(weft.conv(weft.quantize(x, 0.02, 100, dtype="uint8"), w, padding=1, dtype="int32"), 1e-3)
+        y = weft.requantize(weft.conv(y, d, padding=1, groups=9, dtype="int32"), 3e-3)
+        return weft.matmul(y.reshape(2, -1), last, dtype="int32").astype("float32")
+
+    x = RNG.normal(size=(2, 8, 6, 6)).astype(np.float32)
+    weft.export_c(tmp_path, network, x, target="x86-64-v3")
+    x.tofile(tmp_path / "x.raw")
+    run("make", STRICT, f"CC={compiler}", cwd=tmp_path)
+    found = numbers(run(*emulator.split(), "./example", "x.raw", cwd=tmp_path))
+    np.testing.assert_array_equal(found, network(weft.asarray(x)).numpy().ravel())
