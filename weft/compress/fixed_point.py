@@ -133,8 +133,8 @@ def _widths(bits: int | dict[str, int], layers: dict[str, Any]) -> dict[str, int
 
 def _make_exact(layer: Any) -> None:
     """Let a layer add up products as integers do: Winograd's algorithm rounds, and activations of sums that have no finite number of values cannot be looked up."""
-    if "algorithm" in vars(layer):
-        layer.algorithm = "DIRECT"
+    if "algorithm" in vars(layer) and layer.weight.shape[2:] == (3, 3) and layer.groups == 1:
+        layer.algorithm = "IMPLICIT_GEMM"
     if isinstance(layer, PRODUCTS) and layer.activation not in EXACT:
         layer.activation = TableActivation(layer.activation)
 
