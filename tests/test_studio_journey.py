@@ -117,6 +117,8 @@ def design_network(page: Any, server: Server) -> None:
 
 def train(page: Any, name: str, epochs: str) -> None:
     page.get_by_label("Dataset", exact=True).fill("datasets/stripes")
+    page.get_by_label("Epochs", exact=True).fill("0")
+    page.wait_for_selector(".problem >> text=epochs=0")
     page.get_by_label("Epochs", exact=True).fill(epochs)
     page.get_by_label("Name", exact=True).fill(name)
     page.wait_for_selector(f"text=name={name}")
@@ -160,10 +162,29 @@ def compare(page: Any, server: Server) -> None:
 def classify(page: Any, server: Server, folder: Path) -> None:
     (folder / "new.png").write_bytes(stripes(True, 77))
     page.goto(f"{server.address}/classify?runs=classify/first,classify/second")
+    draw_a_line(page)
+    page.goto(f"{server.address}/classify?runs=classify/first,classify/second")
     page.get_by_role("button", name="Upload").click()
     page.get_by_label("Choose an image file").set_input_files(folder / "new.png")
     page.wait_for_function("[...document.querySelectorAll('[data-answer]')].every(e => e.textContent !== '–')")
     assert page.locator("[data-answer]").first.inner_text() == "upright"
+
+
+def draw_a_line(page: Any) -> None:
+    """Draw with the mouse; every network answers with the shares of the classes, the largest first."""
+    page.get_by_role("button", name="Draw", exact=True).click()
+    page.wait_for_function(
+        "document.querySelector('[data-pad] canvas')?.getContext('2d').getImageData(5, 5, 1, 1).data[3] === 255"
+    )
+    box = page.locator("[data-pad] canvas").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.15 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.85 * box["height"], steps=5)
+    page.mouse.up()
+    page.wait_for_function("[...document.querySelectorAll('[data-answer]')].every(e => e.textContent !== '–')")
+    shares = [float(text.split()[0]) for text in page.locator("[data-shares]").first.locator("b").all_inner_texts()]
+    assert len(shares) == 2
+    assert shares == sorted(shares, reverse=True)
 
 
 def export(page: Any, server: Server) -> None:

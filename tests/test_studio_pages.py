@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,57 +183,6 @@ def test_the_theme_is_chosen_and_kept(page: Any, server: Server) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.goto(f"{server.address}/runs")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
-@needs_browser
-def test_a_network_is_trained_paused_resumed_and_watched(page: Any, server: Server, web: httpx.Client) -> None:
-    page.goto(f"{server.address}/train")
-    page.get_by_label("Epochs", exact=True).fill("0")
-    page.wait_for_selector(".problem >> text=epochs=0")
-    page.get_by_label("Epochs", exact=True).fill("400")
-    page.get_by_label("Network", exact=True).fill("mlp")
-    page.get_by_label("Name", exact=True).fill("browser-1")
-    page.wait_for_selector("text=name=browser-1")
-    page.locator("aside").get_by_role("button", name="Train").click()
-    page.wait_for_url(f"{server.address}/")
-    page.wait_for_selector("a >> text=browser-1", timeout=60_000)
-    page.wait_for_selector("text=/Epoch [2-9]/", timeout=60_000)
-    page.get_by_label("Pause browser-1").click()
-    page.get_by_label("Resume browser-1").click(timeout=60_000)
-    page.get_by_label("Stop browser-1").wait_for(timeout=60_000)
-    page.locator("a >> text=browser-1").first.click()
-    page.wait_for_selector("h1 >> text=browser-1")
-    page.wait_for_selector("section[aria-label=Loss] canvas")
-    page.get_by_role("button", name="Stop browser-1").click()
-    page.wait_for_selector(".title >> text=Stopped", timeout=60_000)
-    (run,) = [one for one in web.get("/api/v1/runs").json() if one["name"] == "browser-1"]
-    _draws_a_digit(page, server, run["id"])
-    assert 2 <= run["epochs"] < 400
-    events = [
-        line for line in (server.runs / run["id"] / "events.jsonl").read_text().splitlines() if '"progress"' in line
-    ]
-    epochs = [int(re.findall(r'"epoch": (\d+)', line)[0]) for line in events]
-    assert epochs == sorted(epochs), "it went on where it was, epoch after epoch"
-
-
-def _draws_a_digit(page: Any, server: Server, run: str) -> None:
-    """A vertical line, drawn with the mouse, is a one."""
-    page.goto(f"{server.address}/classify?runs={run}")
-    pad = page.locator("[data-pad] canvas")
-    pad.wait_for()
-    page.wait_for_function(
-        "document.querySelector('[data-pad] canvas').getContext('2d').getImageData(5, 5, 1, 1).data[3] === 255"
-    )
-    box = pad.bounding_box()
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.15 * box["height"])
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.85 * box["height"], steps=10)
-    page.mouse.up()
-    page.locator("[data-shares] li").first.wait_for(timeout=60_000)
-    shares = [float(text.split()[0]) for text in page.locator("[data-shares] b").all_inner_texts()]
-    assert len(shares) == 5
-    assert shares == sorted(shares, reverse=True)
-    assert page.locator("[data-answer]").inner_text() in "0123456789"
 
 
 def test_images_that_cannot_be_read_are_refused(web: httpx.Client) -> None:

@@ -273,7 +273,7 @@ def test_databases_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="got revision 9999 of a newer one. Install that weft"):
         AccountStore(newer)
     (tmp_path / "text.sqlite").write_text("hello, this is no database at all" * 40)
-    with pytest.raises(UserError, match="a SQLite database is required, got .*text.sqlite"):
+    with pytest.raises(DatabaseUnavailable, match="a SQLite database is required, got .*text.sqlite"):
         AccountStore(f"sqlite:///{tmp_path / 'text.sqlite'}")
     with pytest.raises(DatabaseUnavailable, match="unable to open database file"):
         AccountStore(f"sqlite:///{tmp_path / 'no' / 'folder.sqlite'}")
