@@ -36,13 +36,13 @@ class JobView:
     @property
     def title(self) -> str:
         """What people call it: the name of its run, else what it does."""
-        if self.state.run:
-            return Path(self.state.run).name
         name = str(self.settings.get("name") or "")
         if self.kind != TRAIN:
-            return " ".join(
-                filter(None, [self.kind.capitalize(), name or Path(str(self.settings.get("data") or "")).name])
-            )
+            what = name or Path(str(self.settings.get("data") or self.settings.get("run") or "")).name
+            kind = self.kind.replace("-", " ").capitalize()
+            return what if what.startswith(kind) else f"{kind} {what}".strip()
+        if self.state.run:
+            return Path(self.state.run).name
         made_of = [Path(str(self.settings.get(part) or "")).name for part in ("data", "model")]
         return name or f"{'-'.join(filter(None, made_of)) or 'training'}, job {self.number}"
 
