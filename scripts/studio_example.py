@@ -53,7 +53,7 @@ layers:
 """
 
 
-def draw_flowers(folder: Path, per_class: int = 70) -> None:
+def draw_flowers(folder: Path, per_class: int = 84) -> None:
     """A folder of pictures for each class, with the faults that a data doctor should find."""
     rng = np.random.default_rng(7)
     for name in FLOWERS:
@@ -72,8 +72,13 @@ def draw_flowers(folder: Path, per_class: int = 70) -> None:
 
 
 def draw_flower(name: str, rng: np.random.Generator, side: int = 112, across: int = 150) -> Image.Image:
-    """A flower from above on a meadow."""
-    petals, length, width, petal_colour, centre_colour = FLOWERS[name]
+    """A flower from above on a meadow. Colours and shapes vary so much that a network confuses some classes."""
+    petals, length, width, own_colour, centre_colour = FLOWERS[name]
+    petals = max(4, petals + int(rng.integers(-2, 3)))
+    width *= rng.uniform(0.8, 1.3)
+    other = FLOWERS[list(FLOWERS)[rng.integers(len(FLOWERS))]][3]
+    mixed = rng.uniform(0, 0.75)
+    petal_colour = [(1 - mixed) * a + mixed * b for a, b in zip(own_colour, other, strict=True)]
     base = np.array((70, 104, 58)) + rng.normal(0, 14, 3)
     coarse = rng.normal(0, 26, (14, 14, 1)) + base
     meadow = Image.fromarray(np.clip(coarse, 0, 255).astype(np.uint8)).resize(
@@ -81,17 +86,17 @@ def draw_flower(name: str, rng: np.random.Generator, side: int = 112, across: in
     )
     drawn = ImageDraw.Draw(meadow)
     x, y = across + rng.normal(0, 20), side + rng.normal(0, 14)
-    radius, turn = side * rng.uniform(0.55, 0.8), rng.uniform(0, math.tau)
-    shade = rng.normal(0, 12, 3)
+    radius, turn = side * rng.uniform(0.4, 0.8), rng.uniform(0, math.tau)
+    shade = rng.normal(0, 24, 3)
     for i in range(petals):
         angle = turn + i * math.tau / petals
         colour = tuple(
             int(np.clip(c + d + rng.normal(0, 10), 0, 255)) for c, d in zip(petal_colour, shade, strict=True)
         )
         drawn.polygon(petal(x, y, angle, radius * length, radius * width), fill=colour)
-    inner = radius * (0.34 if name == "sunflower" else 0.24)
+    inner = radius * rng.uniform(0.2, 0.34)
     drawn.ellipse((x - inner, y - inner, x + inner, y + inner), fill=centre_colour)
-    soft = meadow.filter(ImageFilter.GaussianBlur(float(rng.uniform(1.0, 2.4))))
+    soft = meadow.filter(ImageFilter.GaussianBlur(float(rng.uniform(1.0, 3.6))))
     noisy = np.asarray(soft.resize((across, side), Image.Resampling.LANCZOS), np.float32) + rng.normal(
         0, 5, (side, across, 3)
     )

@@ -1,6 +1,6 @@
 """Takes the pictures of docs/studio: every page of the studio in light, dark and at the width of a phone.
 
-python scripts/studio_pictures.py [page=NAME,NAME] [folder=/tmp/weft-studio] [out=docs/studio]
+python scripts/studio_pictures.py [page=NAME,NAME] [folder=/tmp/weft-example] [out=docs/studio]
 
 Needs Chromium and Playwright's Python package. The example of studio_example.py is made once and kept beside the folder.
 """
@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, StorageState, ViewportSize, sync_playwright
 from studio_example import PASSWORD, ExampleStudio, add_accounts, draw_flowers, write_digits
 
-FORMS = {"light": (1280, 800, 1500), "dark": (1280, 800, 1500), "narrow": (390, 844, 1700)}  # width, height, tallest
+FORMS = {"light": (1280, 800), "dark": (1280, 800), "narrow": (390, 844)}  # width and height
 PAUSE = 1000  # milliseconds until charts are drawn
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 RUN, DIGITS = "classify/flowers-cnn", "classify/lenet"
@@ -33,13 +33,14 @@ SWEEP = [f"classify/sweep-rate{rate}-batch{batch}" for rate in (0.03, 0.01, 0.00
 
 @dataclass(frozen=True)
 class Shot:
-    """A page and what is done on it before it is photographed: JavaScript, or points to draw through."""
+    """A page and what is done on it before it is photographed: JavaScript, or a digit that is drawn."""
 
     path: str
     script: str = ""
     wait: int = PAUSE
     draws: bool = False
     signed_in: bool = True
+    tallest: int = 1500  # pixels
 
 
 FILL_DATASET = """(() => { const put = (name, text) => { const e = document.querySelector(`[name="${name}"]`);
@@ -53,29 +54,29 @@ SHOTS = {
     "dataset": Shot("/datasets/flowers"),
     "versions": Shot("/datasets/flowers?tab=versions"),
     "doctor": Shot("/datasets/flowers/doctor?version=v1"),
-    "networks": Shot("/networks"),
-    "network": Shot("/networks/lenet"),
-    "design": Shot("/networks/new?name=flower_cnn", wait=3000),
+    "networks": Shot("/networks", tallest=1200),
+    "network": Shot("/networks/resnet18"),
+    "design": Shot("/networks/flower_cnn", wait=3000),
     "import": Shot("/networks/import"),
     "train": Shot("/train?data=digits&model=lenet&rate=0.03,0.01&augment=standard", wait=6000),
     "run": Shot("/runs/classify/flowers-long"),
     "run-overview": Shot(f"/runs/{RUN}"),
     "run-evaluation": Shot(f"/runs/{RUN}?tab=evaluation"),
     "run-predictions": Shot(f"/runs/{RUN}?tab=predictions"),
-    "run-layers": Shot(f"/runs/{RUN}?tab=layers", wait=5000),
+    "run-layers": Shot(f"/runs/{RUN}?tab=layers", wait=9000),
     "run-embedding": Shot(f"/runs/{RUN}?tab=embedding", wait=3000),
     "run-checkpoints": Shot(f"/runs/{RUN}?tab=checkpoints"),
-    "run-files": Shot(f"/runs/{RUN}?tab=files"),
-    "run-settings": Shot(f"/runs/{RUN}?tab=settings"),
+    "run-files": Shot(f"/runs/{RUN}?tab=files", tallest=1000),
+    "run-settings": Shot(f"/runs/{RUN}?tab=settings", tallest=1100),
     "compare": Shot("/compare?runs=" + ",".join(SWEEP), wait=3000),
-    "classify": Shot(f"/classify?runs={DIGITS},classify/mlp,{SWEEP[0]}", wait=4000, draws=True),
-    "batch": Shot("/classify/batches/2"),
+    "classify": Shot(f"/classify?runs={DIGITS},classify/mlp", wait=6000, draws=True),
+    "batch": Shot("/classify/batches/2", tallest=1100),
     "queue": Shot("/queue"),
     "admin": Shot("/admin"),
     "storage": Shot("/admin?tab=storage"),
     "account": Shot("/account"),
     "login": Shot("/login", signed_in=False, wait=500),
-    "api": Shot("/docs"),
+    "api": Shot("/docs", tallest=1100),
     "palette": Shot(
         "/", "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'k', ctrlKey: true, bubbles: true}))"
     ),
@@ -84,7 +85,7 @@ SHOTS = {
 
 def main() -> None:
     given = dict(word.split("=", 1) for word in sys.argv[1:])
-    folder = Path(given.get("folder", "/tmp/weft-studio")).absolute()
+    folder = Path(given.get("folder", "/tmp/weft-example")).absolute()
     out = Path(given.get("out", "docs/studio"))
     names = given["page"].split(",") if "page" in given else list(SHOTS)
     kept = folder.with_name(f"{folder.name}-kept")
@@ -119,7 +120,7 @@ def say(text: str) -> None:
 @contextmanager
 def running(runs: Path) -> Iterator[str]:
     """A studio in a process of its own; its address."""
-    command = [sys.executable, "-m", "weft", "studio", f"runs={runs}", "open=false", "port=8870"]
+    command = [sys.executable, "-m", "weft", "studio", f"runs={runs}", "open=false"]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent, env=environment)
     lines: queue.Queue[str] = queue.Queue()
@@ -141,7 +142,7 @@ def take(address: str, names: list[str], out: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
         state = sign_in(browser, address)
-        for form, (width, height, _) in FORMS.items():
+        for form, (width, height) in FORMS.items():
             viewport = ViewportSize(width=width, height=height)
             for signed_in in (True, False):
                 context = browser.new_context(
@@ -172,7 +173,7 @@ def sign_in(browser: Browser, address: str) -> StorageState:
 
 def photograph(page: Page, address: str, name: str, form: str, out: Path) -> None:
     """One picture, as a PNG of 256 colours: half the size, and no difference to see."""
-    shot, (width, height, tallest) = SHOTS[name], FORMS[form]
+    shot, (width, height) = SHOTS[name], FORMS[form]
     theme = "dark" if form == "dark" else "light"
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{address}{shot.path}{'&' if '?' in shot.path else '?'}theme={theme}")
@@ -180,25 +181,26 @@ def photograph(page: Page, address: str, name: str, form: str, out: Path) -> Non
     if shot.script:
         page.evaluate(shot.script)
     if shot.draws:
-        draw_seven(page)
+        draw_three(page)
     page.wait_for_timeout(shot.wait)
     wide = page.evaluate("document.documentElement.scrollWidth")
     if wide > width:
         say(f"  {name}-{form} is {wide} wide")
-    high = min(tallest, page.evaluate("document.documentElement.scrollHeight"))
+    high = min(shot.tallest, page.evaluate("document.documentElement.scrollHeight"))
     page.set_viewport_size({"width": width, "height": max(height, high)})  # what sticks to the bottom is there
     page.wait_for_timeout(600)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    few = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few = picture.quantize(256, method=Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE)
     few.save(out / f"{name}-{form}.png", optimize=True)
     say(f"{name}-{form} {(out / f'{name}-{form}.png').stat().st_size // 1000} kB")
 
 
-def draw_seven(page: Page) -> None:
+def draw_three(page: Page) -> None:
     box = page.locator("canvas").first.bounding_box()
     if box is None:
         return
-    points = [(0.3, 0.25), (0.5, 0.24), (0.7, 0.25), (0.6, 0.45), (0.5, 0.65), (0.44, 0.82)]
+    points = [(0.32, 0.22), (0.45, 0.16), (0.62, 0.2), (0.66, 0.32), (0.58, 0.44), (0.46, 0.48)]
+    points += [(0.6, 0.52), (0.68, 0.64), (0.62, 0.78), (0.46, 0.84), (0.32, 0.78)]
     places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
     page.mouse.move(*places[0])
     page.mouse.down()

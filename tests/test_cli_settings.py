@@ -152,7 +152,7 @@ def errors_in(folder: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-OPTION = re.compile(r"(?<![\w{.])([a-z][a-z_]*)=")
+OPTION = re.compile(r"(?<![\w{.=])([a-z][a-z_]*)=")
 COMMAND = re.compile(r"weft ((?:runs|dataset|job|weights) [a-z]+|[a-z]+)\b([^.;,]*)")
 
 

@@ -24,7 +24,7 @@ from .fake_quantize import FakeQuantize, quantize_weight, quantizers
 from .folding import PRODUCTS, channel_axis, fold
 from .grids import Grid, check_bits, fixed_point_grid
 from .layers import Weight
-from .observers import Place, batches_of, observe
+from .observers import ObservedPlace, batches_of, observe
 from .ranges import Values, squared_errors
 from .taps import AFTER, BEFORE, tap
 
@@ -139,14 +139,14 @@ def _make_exact(layer: Any) -> None:
         layer.activation = TableActivation(layer.activation)
 
 
-def _places(model: Module, layers: dict[str, Any], example: Any) -> list[Place]:
+def _places(model: Module, layers: dict[str, Any], example: Any) -> list[ObservedPlace]:
     """The input of the network, the results of layers, and what activations that are looked up are given."""
-    places = [Place("", model, BEFORE, 1 if np.ndim(example) > 1 else 0)]
+    places = [ObservedPlace("", model, BEFORE, 1 if np.ndim(example) > 1 else 0)]
     for path, layer in layers.items():
         axis = channel_axis(layer) if isinstance(layer, PRODUCTS) else 1
-        places.append(Place(path, layer, AFTER, axis))
+        places.append(ObservedPlace(path, layer, AFTER, axis))
         if isinstance(getattr(layer, "activation", None), TableActivation):
-            places.append(Place(f"{path}.activation".lstrip("."), layer.activation, BEFORE, axis))
+            places.append(ObservedPlace(f"{path}.activation".lstrip("."), layer.activation, BEFORE, axis))
     return places
 
 

@@ -23,7 +23,7 @@ from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, channel_axis, fold, set_tensor
 from .grids import Grid, check_bits
 from .layers import Weight
-from .observers import Observation, Place, batches_of, observe
+from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
 from .taps import BEFORE, tap, tapped
@@ -76,7 +76,7 @@ def quantize(
         equalize_channels(model, batches[0])
         fold(model, batches[0])
     layers = _layers(model, skip)
-    places = {path: Place(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
+    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
     per_channel = _is_channel("activation_scope", activation_scope)
     seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
     for path, layer in layers.items():

@@ -71,7 +71,7 @@ def _rows(x: ArrayLike, axis: int | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Place:
+class ObservedPlace:
     """A tensor of a network: the input or the result of a layer."""
 
     path: str
@@ -108,8 +108,8 @@ def batches_of(where: str, calibration: Any, prepare: Module | None = None) -> l
 
 
 def observe(
-    where: str, model: Module, places: Iterable[Place], batches: list[Any], *, per_channel: bool = False
-) -> dict[Place, Observation]:
+    where: str, model: Module, places: Iterable[ObservedPlace], batches: list[Any], *, per_channel: bool = False
+) -> dict[ObservedPlace, Observation]:
     """Run a network on batches and collect the statistics of places. Values that are not finite and tensors without variation are refused."""
     wanted = list(places)
     ranges = {place: RangeObserver(place.axis) for place in wanted}
@@ -127,7 +127,7 @@ def observe(
     return found
 
 
-def _ends(where: str, place: Place, seen: RangeObserver, per_channel: bool) -> tuple[np.ndarray, np.ndarray]:
+def _ends(where: str, place: ObservedPlace, seen: RangeObserver, per_channel: bool) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(seen.low, Tensor):
         raise UserError(where, f"{place.text} was not computed on the calibration data. Leave this layer out (skip=).")
     if seen.bad.item():
@@ -145,7 +145,7 @@ def _ends(where: str, place: Place, seen: RangeObserver, per_channel: bool) -> t
     return low, np.where(high > low, high, low + 1.0)
 
 
-def _run(model: Module, modules: Mapping[Place, Module], batches: list[Any]) -> None:
+def _run(model: Module, modules: Mapping[ObservedPlace, Module], batches: list[Any]) -> None:
     """Run a network with modules at places."""
     try:
         for place, module in modules.items():

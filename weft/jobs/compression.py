@@ -206,7 +206,7 @@ class _Compression:
             if point["ratio"] >= target.value:
                 return
         raise RunError(
-            "weft compress", f"{target} was not reached: the nearest point found is size={point['ratio']:.1f}x."
+            "weft compress", f"{target} was not reached: the nearest point found is {point['ratio']:.1f} times smaller."
         )
 
     def _sweep(self, target: Target | None) -> None:

@@ -7,4 +7,10 @@ tensor_content   a tensor as zeros, a codebook and the numbers of its values
 context_coding   tensors in rANS streams
 relative_coding  tensors as in Deep Compression: Huffman codes of values and of distances between nonzero weights
 packed_tensors   the file
+
+The names of `__init__.pyi` are imported when they are first used: programs that are not packed need no decoder.
 """
+
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

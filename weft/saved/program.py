@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import packing
 from ..compiler.store import CodeBundle
 from ..derivatives import custom_vjp
 from ..dtypes import DTypeLike
@@ -27,7 +28,6 @@ from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
 from ..ops.elementwise import stop_gradient
-from ..packing.packed_tensors import unpack_tensors
 from ..random import Generator, default_generator
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
@@ -373,7 +373,7 @@ def _manifest(archive: Archive) -> tuple[Manifest, Callable[[str, int], str]]:
 def _arrays(archive: Archive, content: np.ndarray) -> dict[str, np.ndarray]:
     """The tensors of a program: views of the file, or decoded from packed weights."""
     if PACKED_WEIGHTS in archive.entries:
-        return unpack_tensors(content.tobytes(), f"{PACKED_WEIGHTS} in {archive.path}")
+        return packing.unpack_tensors(content.tobytes(), f"{PACKED_WEIGHTS} in {archive.path}")
     return views(content, f"{_WEIGHTS} in {archive.path}")
 
 

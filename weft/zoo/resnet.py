@@ -115,6 +115,11 @@ class Shortcut(nn.Module):
     def __init__(self, new: int, stride: int) -> None:
         self.before, self.after, self.stride = new // 2, new - new // 2, stride
 
+    @property
+    def new(self) -> int:
+        """The channels of zeros."""
+        return self.before + self.after
+
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, :, :: self.stride, :: self.stride]
         return pad(x, ((0, 0), (self.before, self.after), (0, 0), (0, 0)))

@@ -86,6 +86,8 @@ INTEGER = [
     "weft.sort(weft.flatten({0}))", "weft.argsort(weft.flatten({0}), descending=True)", "weft.flatten({0})", "weft.count_nonzero({0})",
     "weft.isin({0}, {1})", "weft.searchsorted(weft.sort(weft.flatten({0})), weft.flatten({1}))", "weft.astype({0}, 'int16')",
     "weft.astype({0}, 'uint8')", "weft.astype({0}, 'int64')", "weft.any({0} > {1})", "weft.all({0} > {1})", "weft.argmax({0})", "weft.sign({0})",
+    "weft.quantize(weft.astype({0}, 'float32'), 2.0)", "weft.requantize(weft.astype({0}, 'int32'), 0.5)",
+    "weft.astype(weft.dequantize(weft.astype({0}, 'int8'), 0.5), 'int32')",
     "weft.argwhere({0} > {1}, size=4)", "weft.boolean_mask(weft.flatten({0}), weft.flatten({0} > {1}), size=3)",
 ]  # fmt: skip
 TO_INTEGER = [
