@@ -340,8 +340,9 @@ class _Compression:
             nearest = min(points, key=lambda point: point["error"])
             raise RunError(
                 "weft compress",
-                f"{target} cannot be reached: the nearest point found is error=+{100 * (nearest['error'] - self.first['error']):.2f}% at "
-                f"size={nearest['ratio']:.1f}x (point {nearest['number']} in {self.folder.path}). Train longer (epochs=), or keep more (density=, bits=).",
+                f"{target} cannot be reached: the nearest point found has {100 * (nearest['error'] - self.first['error']):+.2f} points of error and is "
+                f"{nearest['ratio']:.1f} times smaller (point {nearest['number']} in {self.folder.path}). Train longer (epochs=), or keep more "
+                "(density=, bits=).",
             )
         return max(good, key=lambda point: point["ratio"]) if good else min(points, key=lambda point: point["error"])
 
