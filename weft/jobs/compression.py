@@ -198,7 +198,7 @@ class _Compression:
                 raise RunError(
                     "weft compress",
                     f"{target} cannot be reached with method={self.settings['method']} bits={self.settings['bits']}: the nearest point found is "
-                    f"size={self.before / least:.1f}x, where the largest layer keeps {LEAST:.2%} of its weights and {overhead:,} bytes of {least:,} "
+                    f"{self.before / least:.1f} times smaller, where the largest layer keeps {LEAST:.2%} of its weights and {overhead:,} bytes of {least:,} "
                     "are the program around them.",
                 )
             self._prune_to(density, f"{attempt}", self.settings["steps"] if attempt == 0 else 1)

@@ -80,7 +80,9 @@ def target_of(text: str | None) -> Target | None:
         return Target("size", value)
     if what == "error" and value >= 0.0:
         return Target("error", value)
-    raise UserError("weft compress", f"a target such as size=20x or error=+0.1% is required, got {text!r}.")
+    raise UserError(
+        "weft compress", f"a target such as target=size=20x or target=error=+0.1% is required, got {text!r}."
+    )
 
 
 def coder_of(settings: Mapping[str, Any]) -> Coder:
