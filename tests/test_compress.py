@@ -38,6 +38,7 @@ def masked(model: nn.Module, density: float = 0.4) -> dict[str, np.ndarray]:
     return kept
 
 
+@pytest.mark.sweep(share=0.8)
 @pytest.mark.parametrize("name", sorted(optim.OPTIMIZERS))
 def test_pruned_weights_stay_zero_through_every_optimizer(name: str) -> None:
     model = network()
