@@ -53,7 +53,9 @@ def test_a_size_is_reached_and_the_result_is_a_run(small: Path, capsys: pytest.C
     assert point["bytes"] == (small / "packed.weft").stat().st_size
     assert state["original"]["error"] < point["error"] + 0.05 < 0.2
     assert not (small / "steps").exists()
-    assert cli.main(["eval", str(small), "json=true"]) == 0
+    assert point["split"] == "validation", "the test split chooses nothing"
+    assert "test" in json.loads((small / "summary.json").read_text()), "it only measures what was chosen"
+    assert cli.main(["eval", str(small), "split=validation", "json=true"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert 1 - measured["accuracy"] == pytest.approx(point["error"])
     assert cli.main(["runs", "show", str(small)]) == 0
