@@ -15,14 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UserError
-from ..hints import nearest
 from ..nn.module import Module
 from .equalize import corrected_bias
 from .equalize import equalize as equalize_channels
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, channel_axis, fold, set_tensor
 from .grids import Grid, check_bits
-from .layers import Weight
+from .layers import Weight, layers_of
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
@@ -106,13 +105,7 @@ def quantization(model: Module) -> dict[str, LayerQuantization]:
 
 def _layers(model: Module, skip: Sequence[str]) -> dict[str, Any]:
     """The layers to quantize by path."""
-    known = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, PRODUCTS)}
-    for path in skip:
-        if path not in known:
-            raise UserError("quantize", f"skip names {path!r}, which is no such layer. {nearest(path, list(known))}")
-    chosen = {path: layer for path, layer in known.items() if path not in skip}
-    if not chosen:
-        raise UserError("quantize", "a network with convolutions or linear layers is required, got none to quantize.")
+    chosen = layers_of("quantize", model, PRODUCTS, skip, "convolutions or linear layers")
     for path, layer in chosen.items():
         if tapped(layer, BEFORE) is not None:
             raise UserError("quantize", f"a network that is not quantized yet is required, but {path or 'it'} is.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -83,3 +84,17 @@ def by_weight(where: str, what: str, given: Number | dict[str, Number], model: M
             )
         found[full] = value
     return found
+
+
+def layers_of(
+    where: str, model: Module, kinds: tuple[type[Module], ...], skip: Sequence[str], what: str
+) -> dict[str, Any]:
+    """The layers of these kinds by path, without those that are skipped; an error if there are none."""
+    known = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, kinds)}
+    for path in skip:
+        if path not in known:
+            raise UserError(where, f"skip names {path!r}, which is no such layer. {nearest(path, list(known))}")
+    chosen = {path: layer for path, layer in known.items() if path not in skip}
+    if not chosen:
+        raise UserError(where, f"a network with {what} is required, got none to quantize.")
+    return chosen

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import UserError
-from ..hints import nearest
 from ..nn.linear import Embedding, Linear
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.movement import reshape, stack
 from ..tensor import Tensor
 from .grids import symmetric
-from .layers import Weight
+from .layers import Weight, layers_of
 from .parametrize import Parametrization
 from .ranges import Values, chosen_range
 
@@ -65,13 +64,7 @@ def weight_only(
     if bits not in (4, 8):
         raise UserError("weight_only", f"4 or 8 bits are required, got {bits}.")
     kinds = (Linear, Embedding) if embeddings else (Linear,)
-    found = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, kinds)}
-    for path in skip:
-        if path not in found:
-            raise UserError("weight_only", f"skip names {path!r}, which is no such layer. {nearest(path, list(found))}")
-    layers = {path: layer for path, layer in found.items() if path not in skip}
-    if not layers:
-        raise UserError("weight_only", "a network with linear layers is required, got none to quantize.")
+    layers = layers_of("weight_only", model, kinds, skip, "linear layers")
     sizes = {path: _group(path, layer.weight.shape[1], bits, group) for path, layer in layers.items()}
     return {path: _replace(path, layer, bits, sizes[path]) for path, layer in layers.items()}
 
