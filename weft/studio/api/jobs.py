@@ -12,9 +12,9 @@ from ...jobs.job_schedule import read_schedule
 from ...jobs.record import JobRecord
 from ...jobs.remedies import remedy
 from ...jobs.submission import retry as retry_job
+from ..access import current_user
 from ..ui.context import Studio
 from .models import JobFacts
-from .owner import owner_of
 
 
 class JobPriority(BaseModel):
@@ -79,7 +79,7 @@ def router(studio: Studio) -> APIRouter:
     def hold(number: int, request: Request) -> dict[str, Any]:
         """Keep a waiting job from starting."""
         found = queue.job(number)
-        queue.hold(found, owner_of(request))
+        queue.hold(found, current_user(request).name)
         return changed(found)
 
     @routes.post("/{number}/release", response_model=JobFacts)

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 
 from ...errors import UserError
 from ...jobs.record import WAITING
+from ..access import current_user
 from ..library.activity import HELD
 from ..ui.context import Studio
-from .owner import owner_of
 
 
 def router(studio: Studio) -> APIRouter:
@@ -51,7 +51,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("/hold")
     def hold(request: Request) -> dict[str, Any]:
         """Hold all jobs that wait."""
-        return _each(studio, WAITING, lambda job: studio.queue.hold(job, owner_of(request)))
+        return _each(studio, WAITING, lambda job: studio.queue.hold(job, current_user(request).name))
 
     @routes.post("/release")
     def release() -> dict[str, Any]:
