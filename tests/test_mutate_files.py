@@ -12,12 +12,13 @@ import pytest
 
 import mutate_files
 from mutate_cases import CASES
-from mutate_files import Mutation, Outcome, Prepared, mutate, sweep
+from mutate_files import Mutation, Outcome, Prepared, find_case, mutate, sweep
 from sampling import some
 from weft.errors import RunError
 from weft.testing import counted
 
-COUNT = some(250, 0.5)
+FILES = sum(len(find_case(name).files) for name in CASES)
+COUNT = FILES + some(250, 0.5)  # every file once, then in turn
 
 
 def test_a_few_hundred_mutations() -> None:

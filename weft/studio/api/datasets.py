@@ -44,7 +44,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("")
     def datasets() -> list[dict[str, Any]]:
         """All datasets with their versions."""
-        return [_facts(studio, row) for row in library.index.rows()]
+        return [_facts(studio, row) for row in library.index.refresh()]
 
     @routes.post("")
     def create(given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -71,7 +71,8 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.get("/{name}")
     def one(name: str) -> dict[str, Any]:
-        """One dataset."""
+        """One dataset, as it is now: who saw its job end finds the version that it made."""
+        library.index.refresh()
         return _facts(studio, find(name))
 
     @routes.get("/{name}/{version}/images")
