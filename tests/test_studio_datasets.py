@@ -345,7 +345,7 @@ def test_a_dataset_that_could_not_be_made_says_why_and_goes_away(web: httpx.Clie
     assert web.post("/api/v1/datasets", headers=HEADER, json=given).status_code == 200
     until(lambda: web.get("/api/v1/datasets/hopeless").json()["state"] == "failed")
     assert "3 of 3 files failed" in web.get("/api/v1/datasets/hopeless").json()["jobs"][0]["why"]
-    assert "The dataset was not made" in web.get("/datasets/hopeless").text
+    until(lambda: "The dataset was not made" in web.get("/datasets/hopeless").text)
     assert web.delete("/api/v1/datasets/hopeless", headers=HEADER).status_code == 200
     assert web.get("/api/v1/datasets/hopeless").status_code == 404
 
