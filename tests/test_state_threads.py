@@ -245,6 +245,27 @@ def test_functions_are_traced_in_many_threads_while_others_look() -> None:
     np.testing.assert_allclose(p.numpy(), 12.0, rtol=1e-4)
 
 
+@pytest.mark.parametrize("read", [lambda t: t.node, lambda t: t.realize(), lambda t: t.numpy()], ids=["node", "realize", "numpy"])
+def test_a_reader_does_not_bring_back_the_old_value(read: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computed tensor becomes a leaf when it is read. Another thread changes it at the worst time, between the look and the change."""
+    total = weft.ones(4) + weft.ones(4)
+    (total * 1.0).numpy()  # the value is known, the tensor still names the sum
+    writer = threading.Thread(target=lambda: total.assign(weft.zeros(4)))
+    plain = type(total)._name
+
+    def name(tensor: Any, node: Any) -> None:
+        if tensor is total and threading.current_thread() is not writer and not writer.ident:
+            writer.start()
+            writer.join(0.2)  # it ends now, or waits until the reader is done
+        plain(tensor, node)
+
+    monkeypatch.setattr(type(total), "_name", name, raising=False)
+    read(total)
+    assert writer.ident, "nothing was named"
+    writer.join()
+    np.testing.assert_array_equal(total.numpy(), 0.0)
+
+
 def test_one_function_is_traced_once_by_threads_that_come_together() -> None:
     traces = []
     total = weft.asarray(0.0)

@@ -41,8 +41,16 @@ class TensorBase:
             return self._settled_node() if node.abstract else node
         if node.inputs and not node.tracked and not node.outputs:
             if self.born <= TRACING.since and (node.device is not None or node.value.device is find_device()):
-                self._name(node := data(node.value))
+                return self._settled_leaf(node)
         return node
+
+    def _settled_leaf(self, computed: Node) -> Node:
+        """A leaf with the value of a computed node. The tensor names it from now on, unless another thread gave it a new value meanwhile."""
+        leaf = data(computed.value)
+        with STATE_LOCK:
+            if self._node is computed:
+                self._name(leaf)
+        return leaf
 
     def _settled_node(self) -> Node:
         """The node it refers to, after waiting for a thread that traces a function which changes it."""

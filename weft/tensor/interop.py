@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..graph.node import is_donated
-from ..runtime import Buffer, evaluate
+from ..runtime import STATE_LOCK, Buffer, evaluate
 from .base import TensorBase
 from .registry import FUNCTIONS
 from .tracing_context import TRACING
@@ -23,7 +23,8 @@ class TensorInterop(TensorBase):
     def realize(self) -> Self:
         """Compute the value now and return the tensor itself."""
         evaluate([self._settled_node()])  # does nothing if the value is known on the device
-        self._name(self.node)  # frees the graph behind the value
+        with STATE_LOCK:  # another thread may give it a new value
+            self._name(self.node)  # frees the graph behind the value
         return self
 
     def numpy(self) -> np.ndarray:
@@ -38,8 +39,9 @@ class TensorInterop(TensorBase):
         watch = TRACING.watch
         if watch is not None and self.born <= watch.start:
             watch.looked(self)
-        value = self.realize()._node.value
-        assert isinstance(value, Buffer)
+        value = None
+        while not isinstance(value, Buffer):  # another thread may give it a new one, not yet computed
+            value = self.realize()._settled_node().value
         return value
 
     def item(self) -> bool | int | float:
