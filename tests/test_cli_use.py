@@ -25,7 +25,7 @@ from weft.compiler.cpu import engine
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs.predictor import find_predictor
+from weft.jobs.find_predictor import find_predictor
 from weft.knobs import knobs
 from weft.report.text_format import counted, listed
 

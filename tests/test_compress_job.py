@@ -14,8 +14,8 @@ from weft.jobs import JobQueue, replay, submit_compression, train
 from weft.jobs.compression import compress, read_state, resume_compression
 from weft.jobs.compression_settings import COMPRESSION, target_of
 from weft.jobs.events import Event
+from weft.jobs.find_predictor import find_predictor
 from weft.jobs.kinds import work_of
-from weft.jobs.predictor import find_predictor
 from weft.jobs.recipes import with_recipe
 from weft.jobs.schema import validated
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rich.traceback import install as show_tracebacks
-
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
 from ..signals import TERMINATED, Terminated, terminable
@@ -75,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     given = list(sys.argv[1:] if words is None else words)
     if words is None and sys.stderr.isatty():
-        show_tracebacks()  # of internal errors; a program that calls `main` has its own
+        sys.excepthook = lambda *error: verbs.show_bug(*error)  # a program that calls `main` has its own
     try:
         if not given or given in (["help"], ["-h"], ["--help"]):
             print(_help())

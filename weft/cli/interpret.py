@@ -19,7 +19,8 @@ from ..jobs.device import on
 from ..jobs.embedding import make_embedding
 from ..jobs.events import Event
 from ..jobs.image_lists import image_files
-from ..jobs.predictor import Predictor, predictor_of_run
+from ..jobs.predictor import Predictor
+from ..jobs.run_predictor import predictor_of_run
 from ..jobs.schema import Setting, flag, whole
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of

@@ -45,7 +45,7 @@ def _decode(source: str | io.BytesIO, colour: Colour) -> Image.Image:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(source, formats=_formats()) as image:
+            with _open(source) as image:
                 _check_size(image)
                 image.load()
                 return _to_colour(_upright(image), colour)
@@ -62,7 +62,7 @@ def image_size(path: str) -> tuple[int, int]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(path, formats=_formats()) as image:
+            with _open(path) as image:
                 _check_size(image)
                 turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
                 return (image.width, image.height) if turned else (image.height, image.width)
@@ -70,6 +70,17 @@ def image_size(path: str) -> tuple[int, int]:
             raise
         except Exception as error:
             raise Unreadable(_reason(error)) from None
+
+
+def _open(source: str | io.BytesIO) -> Image.Image:
+    """Open an image by its content. Plugins for the rarer formats are imported for an image that needs them."""
+    Image.preinit()
+    try:
+        return Image.open(source, formats=[kind for kind in FORMATS if kind in Image.OPEN])
+    except UnidentifiedImageError:
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        return Image.open(source, formats=_formats())
 
 
 @lru_cache

@@ -17,6 +17,7 @@ datasets     creating datasets, with events on the way
 submission   checks settings and adds a job to the queue
 compression  compressing a run: prune, share, pack, with a Pareto page; `compression_settings` are its settings
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
+predictor    predicting with a saved program, an ONNX model or a run
 find         runs that exist
 annotations  tags, notes, group and star of a run
 

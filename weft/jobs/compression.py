@@ -42,11 +42,12 @@ from ..train import RunFolder
 from ..train.results import evaluated, write_results
 from ..train.task import is_better
 from .compression_settings import COMPRESSION, SWEEP, Target, check_compression, coder_of, has_method, target_of
+from .data_facts import FACTS, facts
 from .device import on
 from .events import Listener, Recorder, nobody
 from .export import export_run
 from .find import find_run
-from .job import FACTS, Job, facts, held_out, job_of, job_of_run
+from .job import Job, held_out, job_of, job_of_run
 from .schema import validated
 from .stored import settings_of
 from .training import StepEvents

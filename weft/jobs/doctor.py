@@ -19,7 +19,7 @@ from ..tracing.jit import jit
 from .events import Listener, Recorder
 from .find import find_run
 from .job import job_of_run
-from .predictor import deployed_of
+from .run_predictor import deployed_of
 from .stored import settings_of
 
 BATCH = 64

@@ -23,6 +23,7 @@ from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import TrainingPlan
 from ..train.task import prediction_of
 from ..zoo.catalogue import default_rate
+from .data_facts import FACTS, example
 from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
 from .networks import fitted, full_name, loss_of, side, usual
@@ -31,7 +32,6 @@ from .weights import begin_from
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
-FACTS = "data.json"  # in the run folder
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
     64,
@@ -281,38 +281,6 @@ class Job:
             )
         model.load(load(path))
         return model, jit(lambda x: prediction_of(model(prepare(x))))
-
-
-def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str, Any]:
-    """What a trained network needs to know of its data, as JSON, so that it can be used without the data.
-
-    `statistics` are those that images were normalized with.
-    """
-    found: dict[str, Any] = {
-        "name": dataset.name,
-        "shape": dataset.shape,
-        "dtype": dataset.inputs(np.arange(1)).dtype.name,
-    }
-    if isinstance(dataset, data.Text):
-        return found | {"vocabulary": dataset.vocabulary, "length": dataset.length}
-    found |= {"classes": dataset.classes, "labels": [dataset.labels.dtype.name, *dataset.labels.shape[1:]]}
-    return found | {"mean": statistics and statistics.mean, "std": statistics and statistics.std}
-
-
-def example(known: Mapping[str, Any]) -> data.Dataset:
-    """A dataset of one empty example with these facts."""
-    shape = tuple(known["shape"])
-    if "vocabulary" in known:
-        return data.Text(np.zeros(known["length"] + 1, np.int32), known["vocabulary"], known["length"], known["name"])
-    kind, *rest = known["labels"]
-    statistics = None if known["mean"] is None else data.Statistics(tuple(known["mean"]), tuple(known["std"]))
-    return data.Arrays(
-        np.zeros((1, *shape), known["dtype"]),
-        np.zeros((1, *rest), kind),
-        known["classes"] or None,
-        known["name"],
-        statistics,
-    )
 
 
 def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:

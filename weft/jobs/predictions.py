@@ -30,11 +30,12 @@ from ..io.files import replace_file
 from ..ops.convert import asarray
 from .device import on
 from .events import Listener, Recorder
+from .find_predictor import find_predictor
 from .image_lists import ImageEntry, labelled_files
 from .kinds import PREDICT
 from .onnx_predictor import ImageInput
 from .prediction_results import INPUTS, RESULTS, SUBMISSION, TABLE, measure, read_predictions, titles
-from .predictor import Predictor, find_predictor
+from .predictor import Predictor
 from .queue import JobQueue
 from .record import JobRecord
 

@@ -1,10 +1,12 @@
-"""What is needed to predict with a trained network: of a run, or of a saved program, which brings all of it along."""
+"""What is needed to predict with a trained network. A saved program brings all of it along: for that, nothing that trains is imported.
+
+`run_predictor` predicts with a run, `find_predictor` finds either by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,45 +14,20 @@ import numpy as np
 from .. import data, onnx
 from ..data.convert import to_array
 from ..data.images import read_image
-from ..data.label_kinds import kind_of
 from ..data.resize import WAYS, Resize, resize
 from ..errors import UserError
 from ..graph.text import parse_type, split_type
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
-from ..ops.elementwise import sigmoid
-from ..ops.statistics import softmax
-from ..saved.program import Program, load
+from ..saved.program import Program
 from ..tensor import Tensor
 from ..tracing.jit import jit
-from ..train.task import prediction_of
 from ..tree import unflatten
-from .find import find_run
-from .job import Job, example, job_of_run
-from .onnx_predictor import ImageInput, foreign_model, known_facts
-from .stored import settings_of
+from .data_facts import example
+from .onnx_predictor import ImageInput, foreign_model
 
 Task = Literal["classify", "regress", "text"]
-
-
-class Deployed(Module):
-    """A trained network with its preprocessing and, in evaluation mode, the softmax of a classifier; sigmoids where an example can have
-    several classes.
-
-    A recurrent network for text is given its state and gives the next one.
-    """
-
-    def __init__(self, network: Module, prepare: Module, classifies: bool, several: bool = False) -> None:
-        self.network, self.prepare, self.classifies, self.several = network, prepare, classifies, several
-
-    def forward(self, x: Any, state: Any = None) -> Any:
-        if state is not None:
-            return self.network(self.prepare(x), state)
-        y = prediction_of(self.network(self.prepare(x)))
-        if not self.classifies or self.training:
-            return y
-        return sigmoid(y) if self.several else softmax(y)
 
 
 class TextProgram(Module):
@@ -101,52 +78,12 @@ class Predictor:
         return to_array(resize(read_image(path, "gray" if channels == 1 else "rgb"), (height, width), self.resize))
 
 
-def find_predictor(
-    verb: str,
-    name: str,
-    images: ImageInput | None = None,
-    trust_compiled: bool | None = None,
-    checkpoint: str = "best",
-) -> Predictor:
-    """The predictor of a saved program or ONNX model (a file), or of a run.
-
-    `images`: for models that do not say how they take images. `trust_compiled`: of the code in a saved program, see `weft.load`.
-    `checkpoint`: the weights of a run, best or last.
-    """
-    path = Path(name)
-    model = onnx.load(path) if path.is_file() and path.suffix.lower() == ".onnx" else None
-    known = {} if model is None else known_facts(model)
-    if model is not None and not known:
-        return predictor_of_foreign_model(name, model, images or ImageInput())
-    if images is not None and images != ImageInput():
-        raise UserError(
-            "predict",
-            f"settings of images are for ONNX models of other programs; {name} says itself how images become its inputs.",
-        )
-    if model is not None:
-        return predictor_of_facts(known, model)
-    if path.is_file():
-        return predictor_of_program(load(path, trust_compiled=trust_compiled))
-    return predictor_of_run(verb, find_run(name), checkpoint)
-
-
 def predictor_of_foreign_model(name: str, model: onnx.OnnxModule, images: ImageInput) -> Predictor:
     found = foreign_model(name, model, images)
     task: Task = "classify" if found.classes else "regress"
     return Predictor(
         task, found.shape, images.resize, found.classes, jit(found.run), found.run, batch=found.batch, notes=found.notes
     )
-
-
-def predictor_of_run(verb: str, folder: Path, checkpoint: str = "best") -> Predictor:
-    """The network of a run with the weights of a checkpoint."""
-    job = job_of_run(settings_of(verb, folder), folder)
-    deployed = deployed_of(job, folder, checkpoint)
-    text = job.train if isinstance(job.train, data.Text) else None
-    return Predictor(
-        task_of(job), tuple(job.train.shape), resize_of(job), job.train.classes if text is None else (), jit(deployed),
-        deployed.network, text, prepare=deployed.prepare,
-    )  # fmt: skip
 
 
 def predictor_of_program(program: Program) -> Predictor:
@@ -179,19 +116,3 @@ def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
             )
         model = TextProgram(network, stored.get("context")).eval()
     return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
-
-
-def deployed_of(job: Job, folder: Path, checkpoint: str = "best") -> Deployed:
-    """The network of a run with the weights of a checkpoint and its preprocessing."""
-    model, _ = job.trained(folder, checkpoint)
-    deployed = Deployed(model, job.prepare(), task_of(job) == "classify", kind_of(job.train.labels[:1]) == "classes")
-    return deployed.eval()
-
-
-def task_of(job: Job) -> Task:
-    return "text" if isinstance(job.train, data.Text) else "classify" if job.train.classes else "regress"
-
-
-def resize_of(job: Job) -> Resize:
-    way: Resize = job.settings["resize"] or "squash"
-    return way

@@ -25,10 +25,11 @@ from ..train.task import is_better
 from ..train.watch import Now
 from .annotations import annotate
 from .checks import check_settings
+from .data_facts import FACTS, facts
 from .definitions import keep_definition
 from .device import on
 from .events import Listener, Recorder, nobody
-from .job import FACTS, Job, facts, held_out, job_of, job_of_run
+from .job import Job, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
 from .schema import validated

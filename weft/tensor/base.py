@@ -41,12 +41,11 @@ class TensorBase:
             return self._settled_node() if node.abstract else node
         if node.inputs and not node.tracked and not node.outputs:
             if self.born <= TRACING.since and (node.device is not None or node.value.device is find_device()):
-                return self._settled_leaf(node)
+                return self._settled_leaf(node, data(node.value))
         return node
 
-    def _settled_leaf(self, computed: Node) -> Node:
+    def _settled_leaf(self, computed: Node, leaf: Node) -> Node:
         """A leaf with the value of a computed node. The tensor names it from now on, unless another thread gave it a new value meanwhile."""
-        leaf = data(computed.value)
         with STATE_LOCK:
             if self._node is computed:
                 self._name(leaf)

@@ -13,8 +13,10 @@ import numpy as np
 
 from ...data.images import Unreadable
 from ...errors import UserError
+from ...jobs.find_predictor import find_predictor
 from ...jobs.predictions import TOP, outcome
-from ...jobs.predictor import Predictor, find_predictor, predictor_of_run
+from ...jobs.predictor import Predictor
+from ...jobs.run_predictor import predictor_of_run
 from ...ops.convert import asarray
 from ..decoding import guarded_pixels
 
