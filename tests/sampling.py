@@ -12,6 +12,8 @@ asks `sampled` for its cases, or `some` for a number of random trials:
 
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
+A test that is marked `slow` takes many seconds and checks once more, in another way, what quicker tests check too: only `all` takes it.
+
 What is taken depends on the seed (printed at the end of a run, chosen by WEFT_TEST_SEED) and on the name, on nothing else. Regression
 tests are never sampled.
 """
@@ -82,12 +84,13 @@ def _scale() -> float:
 
 
 def left_out(items: Sequence[Any]) -> list[Any]:
-    """The cases of tests with parameters that this run does not take."""
+    """The tests, and the cases of tests with parameters, that this run does not take."""
     tests: dict[str, list[Any]] = {}
+    slow = [item for item in items if mode() != "all" and item.get_closest_marker("slow")]
     for item in items:
         if item.get_closest_marker("sweep") or (mode() == "fast" and _may_be_sampled(item)):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [item for name, cases in tests.items() for item in _left_out(name, cases)]
+    return [*slow, *(item for name, cases in tests.items() for item in _left_out(name, cases))]
 
 
 def _may_be_sampled(item: Any) -> bool:

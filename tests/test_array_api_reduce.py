@@ -57,6 +57,7 @@ def both(name: str, x: np.ndarray, ulps: float = 0, **kwargs: Any) -> None:
     check_same(getattr(weft, name)(weft.asarray(x), **for_weft), expected, ulps)
 
 
+@pytest.mark.sweep("name", share=0.5)
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, dtypes in LEGAL.items() for d in dtypes])
 def test_fold(name, dtype):
     of_nothing = [] if name in ("max", "min", "mean", "var", "std") else FOLDS_OF_NOTHING
@@ -67,6 +68,7 @@ def test_fold(name, dtype):
                 both(name, x, 4, axis=axis, keepdims=keepdims)
 
 
+@pytest.mark.sweep("name", share=0.5)
 @pytest.mark.parametrize("target", STANDARD_NUMERIC)
 @pytest.mark.parametrize("name", ["sum", "prod"])
 def test_fold_into_another_dtype(name, target):

@@ -132,6 +132,7 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     assert json.loads(metadata["preprocessing"])["resize"] == "squash"
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("model", ["char_lstm", "gpt"])
 def test_an_exported_text_network_writes_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str

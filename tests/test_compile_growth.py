@@ -112,6 +112,7 @@ PLANS = {"chain": (chain, 150), "dense": (dense, 20), "slices": (slices, 60), "p
 CASES = {"chain": chain, "dense": dense, "residual": residual, "slices": slices}
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("name", PLANS)
 def test_plans_grow_linearly(name: str) -> None:
     case, n = PLANS[name]

@@ -81,6 +81,7 @@ def test_a_loss_that_is_not_a_number_is_found(on_cuda):
         train.fit(perceptron(), bad, batch=8, epochs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "data"), [(perceptron, POINTS), (conv_net, IMAGES)])
 def test_a_run_that_was_killed_ends_with_the_same_bits(build, data, on_cuda, tmp_path):
     how = {"batch": 6, "epochs": 2, "rate": 1e-2}

@@ -288,6 +288,7 @@ for number in range(1, 100000):
 """
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize(("store", "step"), [("arrays", 9), ("lmdb", 17)])
 def test_killed_at_any_moment_nothing_or_all_is_there(photos: Path, tmp_path: Path, store: str, step: int) -> None:
     (photos / "dog" / "bad.png").write_text("no image")

@@ -206,6 +206,7 @@ def wait_for_checkpoints(process: subprocess.Popen[bytes], path: Path, count: in
         time.sleep(0.0005)
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_stopped_at_any_moment_it_ends_with_the_same_bits(how: signal.Signals, tmp_path: Path) -> None:
     assert start(tmp_path / "whole").wait() == 0

@@ -364,6 +364,7 @@ def x86_target(cpu: str) -> CpuTarget:
     return target
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("cpu", X86)
 @pytest.mark.parametrize("reading", ["columns", "rows"])
 def test_the_sums_of_a_tile_stay_in_registers(cpu: str, reading: str) -> None:

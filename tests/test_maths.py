@@ -56,6 +56,7 @@ def test_every_function_has_a_bound() -> None:
     assert set(BOUNDS) == set(maths.NAMES)
 
 
+@pytest.mark.sweep("name", share=0.0)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", maths.NAMES)
 def test_error_and_lanes(name: str, dtype: Float) -> None:

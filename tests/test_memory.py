@@ -141,6 +141,7 @@ def test_random_programs_that_update_state_are_sound(seed: int) -> None:
     assert_barriers(program)
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps_are_sound(name: str) -> None:
     net, optimizer, shape, _ = STEPS[name]

@@ -322,6 +322,7 @@ ACTIVATIONS = {  # name: (weft's function, the published formula in a form that 
 }
 
 
+@pytest.mark.sweep("name", share=0.5)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation(name, dtype):
@@ -466,6 +467,7 @@ ij,ij->i:13,23 ij,jk->ik:21,34 ab,ab,ab->b:23,13,21 Ba,aB->:23,32 Ba:23 ij,jk->i
 """
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("case", EINSUMS.split())
 def test_einsum(case):
     equation, shapes = case.split(":")
@@ -481,6 +483,7 @@ def test_einsum(case):
 BATCHES = [(), (1,), (5,), (2, 1), (2, 5)]
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("left", [None, *BATCHES])
 @pytest.mark.parametrize("right", [None, *BATCHES])
 def test_matmul(left, right):

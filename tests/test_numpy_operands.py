@@ -120,6 +120,7 @@ BINARY = [
 ]
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 def test_universal_functions_give_tensors(name: str) -> None:
     """Of a tensor, and of a tensor and an array or a number of NumPy's on either side; eager and compiled."""

@@ -72,6 +72,7 @@ def folded(path: Path) -> None:
     renamed(path, lambda name: f"onnx::Conv_{next(counter)}")
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("how", ["own names", "torchvision", "in order", "folded"])
 def test_a_network_begins_with_the_weights_of_a_model(file: Path, how: str) -> None:
     if how == "torchvision":

@@ -94,6 +94,7 @@ def test_rule(name: str, settings: dict[str, Any], reference: None) -> None:
     assert not any(t.requires_grad for t in optimizer.named_state().values())
 
 
+@pytest.mark.sweep("name", share=0.0)
 @pytest.mark.parametrize(("name", "settings"), ROWS, ids=IDS)
 def test_rule_compiled(name: str, settings: dict[str, Any]) -> None:
     start, gs = numbers(name)

@@ -52,6 +52,7 @@ def check(case, dtype, pool=weft.max_pool):
         np.testing.assert_allclose(f(given, weights).astype("float64").numpy(), want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sweep("case", share=0.0)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_max_pooling(case, dtype):

@@ -271,6 +271,7 @@ def trainer(start: Start, dtype: DType | None, scale: weft.LossScale | None) -> 
     return step, [*parameters, *moments]
 
 
+@pytest.mark.sweep(share=1.0)
 @NETS
 def test_training_comes_close_to_float32(make: Callable[[], Start]) -> None:
     curves = {}

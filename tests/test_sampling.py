@@ -82,6 +82,9 @@ def test_ops(op, dtype): pass
 
 @pytest.mark.parametrize("number", range(5))
 def test_others(number): pass
+
+@pytest.mark.slow
+def test_again(): pass
 """
 REGRESSIONS = """
 import pytest
@@ -91,9 +94,9 @@ def test_regressions(number): pass
 """
 
 
-@pytest.mark.parametrize(("how", "passed"), [("sample", 17), ("fast", 13), ("all", 25)])
+@pytest.mark.parametrize(("how", "passed"), [("sample", 17), ("fast", 13), ("all", 26)])
 def test_marked_tests_are_sampled_and_others_are_not(how: str, passed: int, tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n          slow\n")
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "sampling.py").write_text((TESTS / "sampling.py").read_text())
     (tmp_path / "test_it.py").write_text(SWEEP)
@@ -103,5 +106,6 @@ def test_marked_tests_are_sampled_and_others_are_not(how: str, passed: int, tmp_
     told = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True).stdout
     assert f"{passed} passed" in told
     assert told.count("test_regressions[") == 10
+    assert told.count("test_again") == (1 if how == "all" else 0)
     assert told.count("test_others[") == (1 if how == "fast" else 5)
     assert told.count("test_ops[add") == told.count("test_ops[sin") == (1 if how != "all" else 5)

@@ -44,6 +44,7 @@ def cnn():
     return net
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("batch", [1, 2, 3, 64])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
@@ -146,6 +147,7 @@ def test_keyword_arguments_and_several_inputs(tmp_path):
         again(a, b)
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("name", ["lenet5", "resnet20", "mobilenet_v2", "vit_tiny", "gpt"])
 def test_networks_of_the_zoo(tmp_path, name):
     net = zoo.gpt(40, 32, 16, 2, 2) if name == "gpt" else zoo.find(name)()

@@ -169,6 +169,7 @@ def check_close(ours: np.ndarray, expected: np.ndarray, x: np.ndarray, axis: int
         np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.sweep("op", share=1.0)
 @pytest.mark.parametrize(
     ("op", "dtype"), [("cumsum", d) for d in DTYPES] + [("cumprod", d) for d in DTYPES[::2]], ids=str
 )

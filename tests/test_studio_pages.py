@@ -193,6 +193,7 @@ def test_images_that_cannot_be_read_are_refused(web: httpx.Client) -> None:
     assert web.post("/api/v1/networks/classify/none/classify", headers=sent, files={"image": b"x"}).status_code == 404
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     make_run(runs, "one", [0.5])

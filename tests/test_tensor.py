@@ -159,6 +159,7 @@ LOOPS: dict[str, tuple[Callable[[], T], Callable[[T], T], int]] = {
 }
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_that_never_look_stay_bounded(name: str) -> None:
     start, step, limit = LOOPS[name]
