@@ -36,3 +36,8 @@ class Codebook(Parametrization):
     def forward(self) -> Tensor:
         values = concat([zeros((1,), dtype=self.centroids.dtype), self.centroids])
         return take(values, self.indices, axis=0)
+
+    @property
+    def density(self) -> float:
+        """The share of weights that are not pruned: sharing keeps zeros."""
+        return float(np.mean(self.indices.numpy() != 0))

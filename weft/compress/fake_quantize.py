@@ -75,6 +75,11 @@ class QuantizedWeight(Parametrization):
             self.original = as_parameter(asarray(original).detach())
         self.quantizer = FakeQuantize(grid, rounding)
 
+    @property
+    def density(self) -> float:
+        """The share of weights that are not pruned."""
+        return self.original.density if isinstance(self.original, Parametrization) else 1.0
+
     def full(self) -> Tensor:
         """The weight before rounding."""
         value: Tensor = self.original() if isinstance(self.original, Parametrization) else self.original

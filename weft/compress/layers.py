@@ -19,11 +19,12 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of a layer by its path, such as layers.0.weight."""
+    """A weight of a layer by its path, such as layers.0.weight. Layers that share it (tied weights) keep sharing it."""
 
     path: str
     layer: Module
     name: str
+    others: tuple[tuple[Module, str], ...] = ()  # further layers that have it, each with its name there
 
     @property
     def value(self) -> np.ndarray:
@@ -37,28 +38,28 @@ class Weight:
 
     def replace(self, made: Parametrization) -> None:
         """Let it be computed by another parametrization, or by a first one."""
-        if self.parametrization is not None:
-            bake(self.layer, self.name)
-        parametrize(self.layer, self.name, made)
+        for layer, name in ((self.layer, self.name), *self.others):
+            if is_parametrized(layer, name):
+                bake(layer, name)
+            parametrize(layer, name, made)
 
 
 def weights_of(model: Module) -> dict[str, Weight]:
     """The weights by path: parameters of two or more dimensions, in the order of the layers. Shared ones are listed once."""
-    found: dict[str, Weight] = {}
-    seen: set[int] = set()
+    places: dict[int, list[tuple[str, Module, str]]] = {}
     for path, layer in model.named_modules().items():
         if isinstance(layer, Parametrization):
             continue
         for name in _names(layer):
-            value = vars(layer).get(name)
-            if isinstance(value, Tensor) and (not value.requires_grad or id(value) in seen):
+            value = parametrization_of(layer, name) if is_parametrized(layer, name) else vars(layer)[name]
+            if isinstance(value, Tensor) and not value.requires_grad:
                 continue
-            if getattr(layer, name).ndim < 2:  # computed ones too: a bias may be rounded
-                continue
-            seen.add(id(value))
-            full = f"{path}.{name}" if path else name
-            found[full] = Weight(full, layer, name)
-    return found
+            if getattr(layer, name).ndim >= 2:  # computed ones too: a bias may be rounded
+                places.setdefault(id(value), []).append((f"{path}.{name}" if path else name, layer, name))
+    return {
+        path: Weight(path, layer, name, tuple((other, its_name) for _, other, its_name in others))
+        for (path, layer, name), *others in places.values()
+    }
 
 
 def _names(layer: Module) -> list[str]:

@@ -24,8 +24,9 @@ from ..saved.archive import write_archive
 from ..saved.manifest import PACKED_VERSION, packed_head
 from ..saved.program import PACKED_MANIFEST, PACKED_WEIGHTS, Program, load
 from ..saved.save import save
+from ..tensor import Tensor
 from ..version import __version__
-from .parametrize import bake, parametrizations
+from .parametrize import Parametrization, bake, parametrizations, restore
 
 _HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay as they are
 
@@ -73,8 +74,12 @@ def pack(
 def baked(model: Module) -> Module:
     """A copy of a network in which computed parameters are plain ones."""
     found = copy.deepcopy(model)
-    for _, layer, name, _ in list(parametrizations(found)):
-        bake(layer, name)
+    plain: dict[Parametrization, Tensor] = {}  # shared weights stay shared
+    for _, layer, name, made in list(parametrizations(found)):
+        if made in plain:
+            restore(layer, name, plain[made])
+        else:
+            plain[made] = bake(layer, name)
     return found
 
 

@@ -29,6 +29,11 @@ class Parametrization(Module):
             type(self).__name__, "a parametrization needs a method forward(self) that computes the parameter."
         )
 
+    @property
+    def density(self) -> float:
+        """The share of weights that are not pruned."""
+        return 1.0
+
     def update(self) -> None:
         """Called before each call of the layer in training mode, inside the compiled step: the place to change state, such as a mask."""
 

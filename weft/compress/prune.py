@@ -41,6 +41,8 @@ def prune_by(
     for path, share in wanted.items():
         if not 0.0 < share <= 1.0:
             raise UserError(where, f"a density above 0 and up to 1 is required, got {share} for {path}.")
+        if not np.isfinite(scores[path]).all():
+            raise UserError(where, f"finite weights are required, {path} has values that are nan or infinite.")
     if scope == "global":
         if isinstance(density, dict):
             raise UserError(
@@ -72,11 +74,9 @@ def set_mask(one: Weight, keep: np.ndarray) -> None:
 
 
 def densities(model: Module) -> dict[str, float]:
-    """The share of weights that are not masked, for every weight of a network."""
-    return {
-        path: one.parametrization.density if isinstance(one.parametrization, Mask) else 1.0
-        for path, one in weights_of(model).items()
-    }
+    """The share of weights that are not pruned, for every weight of a network."""
+    found = {path: one.parametrization for path, one in weights_of(model).items()}
+    return {path: 1.0 if made is None else made.density for path, made in found.items()}
 
 
 def gradual(begin: float, end: float, steps: int) -> list[float]:

@@ -28,7 +28,6 @@ from ..ops.sorting import argsort
 from ..tensor import ArrayLike, Tensor
 from .layers import Weight, by_weight, weights_of
 from .masks import Mask
-from .parametrize import parametrizations
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ class MaskSchedule:
 
 
 class ScheduledMask(Mask):
-    """A mask that changes by a schedule: `revised` says how. A step is a call of the layer in training mode."""
+    """A mask that changes by a schedule: `revised` says how. A step is a call of the layer in training mode; where layers share the
+    weight, or one is called twice, each call counts."""
 
     def __init__(self, original: ArrayLike, mask: ArrayLike, schedule: MaskSchedule) -> None:
         super().__init__(original, mask)
@@ -158,10 +158,10 @@ def dynamic_surgery(
 
 def fix_masks(model: Module) -> None:
     """Make all masks plain masks with their current values."""
-    weights = {(one.layer, one.name): one for one in weights_of(model).values()}
-    for _, layer, name, made in list(parametrizations(model)):
+    for one in weights_of(model).values():
+        made = one.parametrization
         if isinstance(made, ScheduledMask):
-            weights[layer, name].replace(Mask(made.original, made.mask.numpy()))
+            one.replace(Mask(made.original, made.mask.numpy()))
 
 
 def _chosen(

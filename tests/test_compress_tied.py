@@ -1,0 +1,100 @@
+"""Weights that layers share are pruned, shared, trained, quantized and packed as the one weight that they are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import compress, nn, optim
+from weft.compress.pack import baked
+from weft.errors import UserError
+
+X = np.random.default_rng(0).normal(size=(16, 12)).astype(np.float32)
+
+
+class Tied(nn.Module):
+    """An autoencoder whose decoder is the encoder's weight."""
+
+    def __init__(self) -> None:
+        self.encoder, self.decoder = nn.Linear(12, 12), nn.Linear(12, 12)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.decoder(weft.relu(self.encoder(x)))
+
+
+def tied() -> Tied:
+    weft.random.seed(0)
+    return Tied()
+
+
+def steps(model: nn.Module, count: int = 3) -> None:
+    optimizer = optim.find("sgd")(model, rate=0.1)
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        loss = ((model(x) - x) ** 2).mean()
+        optimizer.minimize(loss)
+        return loss
+
+    for _ in range(count):
+        step(weft.asarray(X))
+
+
+def is_tied(model: Any) -> bool:
+    return bool(np.array_equal(model.encoder.weight.numpy(), model.decoder.weight.numpy()))
+
+
+def test_a_tied_weight_is_pruned_once_and_trained_as_one() -> None:
+    model = tied()
+    assert compress.prune(model, 0.25) == {"encoder.weight": 0.25}
+    keep = model.encoder.weight.numpy() != 0
+    before = model.encoder.weight.numpy().copy()
+    model.train()
+    steps(model)
+    assert is_tied(model)
+    assert np.array_equal(model.decoder.weight.numpy() != 0, keep)
+    assert not np.array_equal(before, model.decoder.weight.numpy())
+    assert compress.prune(model, 0.1)["encoder.weight"] == pytest.approx(0.1, abs=0.01)
+    assert is_tied(model)
+
+
+@pytest.mark.parametrize("schedule", ["prune_gradually", "dynamic_surgery"])
+def test_scheduled_masks_of_a_tied_weight(schedule: str) -> None:
+    model = tied()
+    getattr(compress, schedule)(model, 0.25, steps=4)
+    model.train()
+    steps(model)
+    compress.fix_masks(model)
+    assert compress.densities(model) == {"encoder.weight": 0.25}
+    assert is_tied(model)
+
+
+def test_a_shared_and_a_quantized_weight_stay_tied() -> None:
+    model = tied()
+    compress.prune(model, 0.5)
+    assert list(compress.share(model, 3)) == ["encoder.weight"]
+    assert is_tied(model)
+    assert len(np.unique(model.decoder.weight.numpy())) <= 8
+    assert compress.densities(model) == {"encoder.weight": 0.5}
+
+
+def test_what_is_packed_holds_it_once(tmp_path: Path) -> None:
+    model = tied().eval()
+    compress.prune(model, 0.5)
+    compress.share(model, 3)
+    plain = baked(model)
+    assert isinstance(plain, Tied)
+    assert plain.encoder.weight is plain.decoder.weight
+    compress.pack(model, tmp_path / "tied.weft", weft.asarray(X))
+    np.testing.assert_array_equal(weft.load(tmp_path / "tied.weft").eval()(X).numpy(), model(weft.asarray(X)).numpy())
+    assert sum(name.endswith("weight") for name in weft.load(tmp_path / "tied.weft").named_tensors()) == 1
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    model = tied()
+    model.encoder.weight.assign(weft.full((12, 12), np.nan))
+    with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
+        compress.prune(model, 0.5)
