@@ -208,6 +208,18 @@ def test_the_folder_stays_below_its_limit(tmp_path: Path) -> None:
     assert total(tmp_path) > 10_000
 
 
+def test_a_large_folder_is_not_measured_for_every_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring takes time for every file, so that n files would take n squared."""
+    measured = []
+    plain = cache._files
+    monkeypatch.setattr(cache, "_files", lambda folder: measured.append(1) or plain(folder))
+    for number in range(640):
+        ObjectCache(tmp_path, 640_000).put(str(number), bytes(900))
+        assert total(tmp_path) <= 640_000
+    assert 30 <= len(measured) <= 66
+    assert total(tmp_path) > 400_000
+
+
 def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
     bounded = ObjectCache(tmp_path, 10_000)
     for number in range(9):

@@ -8,6 +8,7 @@ such as a read-only folder or a full disk, only mean that nothing is cached.
 from __future__ import annotations
 
 import os
+import random
 import re
 import secrets
 import struct
@@ -19,6 +20,10 @@ _VERSION = 1
 _HEAD = struct.Struct("<12sIQQ32s")  # magic, version, bytes of the key, bytes of the content, checksum of both
 _OURS = re.compile(r"[0-9a-f]{40}\.(weft|[0-9a-f]{16}\.part)")
 _KEEP = 0.8  # of the limit: evict down to this, so that not every new file evicts an old one
+_UNCHECKED = (
+    1 / 64
+)  # of the limit: bytes that a process writes until it measures the folder again, which takes time for every file in it
+_written: dict[Path, float] = {}  # bytes since this process measured a folder
 
 
 class ObjectCache:
@@ -49,7 +54,7 @@ class ObjectCache:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that we will run
             _write(self.folder / _file_name(key), packed)
-            self._evict()
+            self._bound(self.folder, len(packed))
         except OSError:
             return
 
@@ -64,19 +69,29 @@ class ObjectCache:
         """Delete all entries. What else is in the folder stays."""
         if self.folder is not None and self.folder.is_dir():
             for _, _, path in _files(self.folder):
-                path.unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)
 
-    def _evict(self) -> None:
-        """If the folder exceeds the limit, delete the least recently used files."""
-        files = sorted(_files(self.folder))
-        total = sum(size for _, size, _ in files)
-        if total <= self.limit_bytes:
-            return
-        for _, size, path in files:
-            if total <= _KEEP * self.limit_bytes:
-                break
-            path.unlink(missing_ok=True)  # another process may have deleted it
-            total -= size
+    def _bound(self, folder: Path, new_bytes: int) -> None:
+        """Measure the folder if enough was written since, and delete the least recently used files if it is nearly full."""
+        unchecked = _UNCHECKED * self.limit_bytes
+        # Short processes measure too, one in so many: the first count begins anywhere.
+        written = _written.get(folder, random.uniform(0.0, unchecked)) + new_bytes
+        _written[folder] = written if written < unchecked else 0.0
+        if written >= unchecked:
+            _evict(folder, self.limit_bytes - unchecked, _KEEP * self.limit_bytes)
+
+
+def _evict(folder: Path, most: float, keep: float) -> None:
+    """If the folder has more than `most` bytes, delete the least recently used files until it has `keep`."""
+    files = sorted(_files(folder))
+    total = sum(size for _, size, _ in files)
+    if total <= most:
+        return
+    for _, size, path in files:
+        if total <= keep:
+            break
+        _delete(path)  # another process may have deleted it
+        total -= size
 
 
 def default_folder() -> Path | None:
@@ -123,9 +138,9 @@ def _write(path: Path, packed: bytes) -> None:
         raise
 
 
-def _delete(path: Path) -> None:
+def _delete(path: str | Path) -> None:
     try:
-        path.unlink(missing_ok=True)
+        os.unlink(path)
     except OSError:
         pass
 
@@ -137,7 +152,7 @@ def _touch(path: Path) -> None:
         pass  # a read-only folder evicts nothing
 
 
-def _files(folder: Path | None) -> list[tuple[int, int, Path]]:
+def _files(folder: Path) -> list[tuple[int, int, str]]:
     """Our files, also partially written ones: time of last use, bytes, path."""
     found = []
     with os.scandir(folder) as entries:
@@ -147,5 +162,5 @@ def _files(folder: Path | None) -> list[tuple[int, int, Path]]:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
+                found.append((status.st_mtime_ns, status.st_size, entry.path))
     return found
