@@ -305,7 +305,6 @@ def test_every_layer_of_these_files_has_a_row():
     }
     elsewhere |= {"vocabulary"}  # they work on texts
     in_test_inputs = {"Normalization", "Discretization"}  # state that no step changes; whole numbers as results
-    layers = {
-        n for n, v in vars(nn).items() if isinstance(v, type) and v.__module__.rpartition(".")[2] not in elsewhere
-    }
+    classes = {n: v for n in nn.__all__ if isinstance(v := getattr(nn, n), type)}
+    layers = {n for n, v in classes.items() if v.__module__.rpartition(".")[2] not in elsewhere}
     assert layers == {type(case.make()).__name__ for case in CASES} - {"Sequential"} | in_test_inputs
