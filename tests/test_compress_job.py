@@ -11,12 +11,14 @@ import weft
 from weft import cli
 from weft.io import load
 from weft.jobs import JobQueue, replay, submit_compression, train
-from weft.jobs.compression import compress, read_state, resume_compression
+from weft.jobs.compression import compress, resume_compression
 from weft.jobs.compression_settings import COMPRESSION, target_of
+from weft.jobs.compression_state import keep_point, read_state
 from weft.jobs.events import Event
 from weft.jobs.kinds import work_of
 from weft.jobs.predictor import find_predictor
 from weft.jobs.recipes import with_recipe
+from weft.jobs.run_control import resume_run
 from weft.jobs.schema import validated
 
 QUICK = {"steps": 1, "epochs": 2, "share_epochs": 1, "rate": 3e-3}
@@ -179,3 +181,26 @@ def test_targets_are_written_as_commands_write_them() -> None:
     assert str(target_of("size=20x")) == "size=20x"
     assert str(target_of("error=+0.1%")) == str(target_of("error=0.1")) == "error=+0.1%"
     assert target_of(None) is None
+
+
+def test_a_point_is_kept_as_a_run_of_its_own(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compress", str(small), "keep=1", "name=kept"]) == 0
+    kept = small.parent / "kept"
+    assert (kept / "packed.weft").read_bytes() == (small / "packed.weft").read_bytes()
+    assert (kept / "metrics.csv").read_text() == (small / "metrics.csv").read_text()
+    assert read_state(kept)["chosen"] == 1
+    assert (kept / "evaluation.json").exists()
+    assert cli.main(["eval", str(kept)]) == 0
+    assert cli.main(["compress", str(kept), "--report"]) == 0
+    with pytest.raises(weft.UserError, match=r"a point of small is required \(1\), got 7"):
+        keep_point(small, 7)
+    with pytest.raises(weft.UserError, match="a new run is required"):
+        keep_point(small, 1, "kept")
+    assert keep_point(small, 1).name == "base-point1-1"
+
+
+def test_a_stopped_compression_resumes_as_a_compression(small: Path, runs: Path) -> None:
+    job = resume_run(JobQueue(runs), small)
+    assert (job.kind, job.settings["target"]) == ("compress", "size=12x")
+    with pytest.raises(weft.UserError, match="no epochs of its own"):
+        resume_run(JobQueue(runs), small, epochs=99)

@@ -1,8 +1,6 @@
 """Compressing a run: prune gradually and train, share weights and train, pack. The result is a run of its own; the original is only read.
 
-compression.json   settings, the original, and the points that are done
-points/N/          a point: a run folder (weft eval, predict and export work with it) with packed.weft
-packed.weft        of the point that is kept, whose weights are in weights/best.safetensors
+compression.json, points/N and packed.weft are described in compression_state.py.
 steps/             trainings on the way, with checkpoints: an interrupted compression continues exactly; removed at the end
 compression.html   the Pareto page
 
@@ -12,7 +10,6 @@ All that is done between two checkpoints follows from settings and earlier steps
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -27,7 +24,7 @@ from ..compress.pack import pack, packed_weights
 from ..compress.prune import gradual, prune
 from ..compress.share import share
 from ..compress.size_search import LEAST, density_for, packed_bytes, scaled_densities
-from ..errors import RunError, UserError
+from ..errors import RunError, UserError, WeftError
 from ..graph.text import parse_type
 from ..io import load, save
 from ..locks import one_writer
@@ -41,7 +38,9 @@ from ..tracing.jit import jit
 from ..train import RunFolder
 from ..train.results import evaluated, write_results
 from ..train.task import is_better
-from .compression_settings import COMPRESSION, SWEEP, Target, check_compression, coder_of, has_method, target_of
+from .compression_settings import COMPRESSION, Target, check_compression, coder_of, has_method, target_of
+from .compression_state import ENDED, PACKED, STATE, allowed_error, is_compression, planned_densities, read_state
+from .definitions import keep_definition
 from .device import on
 from .events import Listener, Recorder, nobody
 from .export import export_run
@@ -51,7 +50,6 @@ from .schema import validated
 from .stored import settings_of
 from .training import StepEvents
 
-STATE, PAGE, PACKED = "compression.json", "compression.html", "packed.weft"
 _MARGIN = 1.02  # training changes sizes a little
 _TRIES = 4  # to reach a size
 _LATENCY_CALLS = 30
@@ -89,22 +87,6 @@ def resume_compression(folder: Path, listener: Listener = nobody) -> Path:
     return _compressed(RunFolder(folder), Recorder(listener))
 
 
-def is_compression(folder: Path) -> bool:
-    return (folder / STATE).exists()
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """What compression.json says."""
-    try:
-        found = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        if not {"settings", "source", "points", "done"} <= found.keys():
-            raise ValueError("parts are missing")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunError("weft compress", f"{folder / STATE} is damaged: {error}.") from None
-    state: dict[str, Any] = found
-    return state
-
-
 def _compressed(run: RunFolder, recorder: Recorder) -> Path:
     state = read_state(run.path)
     try:
@@ -112,8 +94,13 @@ def _compressed(run: RunFolder, recorder: Recorder) -> Path:
             held.enter_context(one_writer(run.path))
             held.enter_context(on(state["settings"]["device"]))
             if not state["done"]:
+                state.pop("why", None)
                 _Compression(run, state, recorder).run()
             return run.path
+    except WeftError as error:
+        if is_compression(run.path):  # so that it is known whoever started it
+            run.write_json(STATE, {**state, "why": error.message})
+        raise
     except (KeyboardInterrupt, Terminated) as stop:
         how = "terminated" if isinstance(stop, Terminated) else "stopped"
         recorder.send("stopped", why=how, folder=str(run.path))
@@ -160,11 +147,17 @@ class _Compression:
         if not (path / "args.yaml").exists():
             (path / "steps").mkdir(exist_ok=True)
             shutil.copyfile(self.source / "weights" / "best.safetensors", path / "steps" / "original.safetensors")
-            self.folder.write_json(FACTS, facts(self.job.train, self.job.statistics))
+            self._describe(self.folder)
             self.folder.start(settings, self.job.model())
         self.recorder.begin(path)
         self.recorder.log(f"run folder: {path}")
         self.recorder.send("run", folder=str(path), notes=[])
+
+    def _describe(self, run: RunFolder) -> None:
+        """What a run keeps of its data and its network, so that it needs neither data nor the original."""
+        run.write_json(FACTS, facts(self.job.train, self.job.statistics))
+        if self.job.definition is not None:
+            keep_definition(run.path, self.job.label, self.job.definition)
 
     def _original(self) -> nn.Module:
         """The original network: its weights were copied, since the original may be trained on."""
@@ -211,12 +204,11 @@ class _Compression:
 
     def _sweep(self, target: Target | None) -> None:
         """Points of falling density, each pruned further than the one before; with a target for the error until it is missed."""
-        wanted = self.settings["density"] or (SWEEP if has_method(self.settings, "prune") else (1.0,))
-        for number, density in enumerate(sorted(wanted, reverse=True), 1):
+        for number, density in enumerate(planned_densities(self.settings), 1):
             if has_method(self.settings, "prune"):
                 self._prune_to(density, f"{number}", self.settings["steps"] if number == 1 else 1)
             point = self._point(density, number)
-            if target is not None and point["error"] > self.first["error"] + target.value / 100:
+            if target is not None and point["error"] > allowed_error(self.state):
                 break
 
     def _prune_to(self, density: float, name: str, steps: int) -> None:
@@ -225,14 +217,20 @@ class _Compression:
         for step in range(steps):
             now = {path: gradual(1.0, end, steps)[step] for path, end in wanted.items()}
             prune(self.model, now)
-            self._train(self.model, f"prune-{name}-{step + 1}", self.settings["epochs"], self.settings["rate"])
+            what = (
+                f"pruned to {max(now.values()):.1%}"
+                if len(set(now.values())) == 1
+                else f"pruned to {min(now.values()):.1%} and more"
+            )
+            self._train(self.model, f"prune-{name}-{step + 1}", what, self.settings["epochs"], self.settings["rate"])
 
     def _point(self, density: float, number: int) -> dict[str, Any]:
         """Share, train and measure a copy of the pruned network."""
         model = copy.deepcopy(self.model)
         if self.bits is not None:
             share(model, self.bits)
-            self._train(model, f"share-{number}", self.settings["share_epochs"], self.settings["share_rate"])
+            what = f"with {2**self.bits} shared values"
+            self._train(model, f"share-{number}", what, self.settings["share_epochs"], self.settings["share_rate"])
         points = self.state["points"]
         if len(points) < number:
             self.recorder.show("activity", text=f"packing and measuring point {number}")
@@ -243,12 +241,13 @@ class _Compression:
         found: dict[str, Any] = points[number - 1]
         return found
 
-    def _train(self, model: nn.Module, name: str, epochs: int, rate: float) -> None:
+    def _train(self, model: nn.Module, name: str, what: str, epochs: int, rate: float) -> None:
         """Train the network, or load what an earlier attempt ended with; the best epoch counts."""
         folder = self.folder.path / "steps" / name
-        done = RunFolder(folder).known_summary().get("ended") == "all epochs are done" if folder.exists() else False
+        done = RunFolder(folder).known_summary().get("ended") == ENDED if folder.exists() else False
         loader, checks = self.job.loaders()
         if not done:
+            self.recorder.send("activity", text=f"training, {what}", step=name)
             training.fit(
                 model, loader, checks, epochs=epochs, optimizer="adam", rate=optim.schedules.one_cycle(rate, max(1, len(loader) * epochs)),
                 loss=self.job.loss(), prepare=self.job.prepare(), seed=self.settings["seed"], folder=folder,
@@ -271,7 +270,7 @@ class _Compression:
     def _measured(self, model: nn.Module, number: int, density: float, half: bool) -> dict[str, Any]:
         """Write the network as a run of its own, packed too, and measure the packed file."""
         point = RunFolder(self.folder.path / "points" / str(number))
-        point.write_json(FACTS, facts(self.job.train, self.job.statistics))
+        self._describe(point)
         # Without a name: the bytes of a point, and with them the densities that reach a size, do not depend on it.
         point.settings({**settings_of("compress", self.folder.path), "name": None})
         save(point.path / "weights" / "best.safetensors", packed_weights(model, half))
@@ -282,12 +281,14 @@ class _Compression:
         # Points are chosen by this error: the test split decides nothing, so that the result's accuracy on it is fair.
         split, examples = held_out(self.job.splits, "validation" if self.job.splits.validation else None)
         found = evaluated(network, self.job.checks(examples), self.job.loss())
+        if number:
+            write_results(point.path, found, split=split)
         sizes = layer_report(model, half=half, coder=self.coder)
         error = 1.0 - found.numbers["accuracy"] if "accuracy" in found.numbers else found.numbers["loss"]
         return {
             "number": number, "density": density, "bits": self.bits, "bytes": size, "weights_bytes": sizes.after,
             "ratio": self.before / size, "error": error, "split": split, **found.numbers, "latency_ms": _latency(load_program(point.path / PACKED)),
-            "layers": sizes.as_json()["layers"],
+            "epochs": self.epochs_done, "time": round(time.time(), 1), "layers": sizes.as_json()["layers"],
         }  # fmt: skip
 
     def _keep_state(self) -> None:
@@ -313,14 +314,14 @@ class _Compression:
         self.state |= {"chosen": chosen["number"], "done": True}
         self._keep_state()
         compression_page(path, self.state)
-        self.folder.close("all epochs are done", self.epochs_done)
+        self.folder.close(ENDED, self.epochs_done)
         shutil.rmtree(path / "steps", ignore_errors=True)
         self.recorder.log(
             f"kept: point {chosen['number']}, {chosen['ratio']:.1f}x smaller, error {100 * chosen['error']:.2f} % "
             f"(original {100 * self.first['error']:.2f} %), {counted(chosen['bytes'], 'byte')} in {path / PACKED}"
         )
         self.recorder.send(
-            "result", why="all epochs are done", best=self._best_epoch(), folder=str(path), split=split, examples=len(examples), **found.numbers,
+            "result", why=ENDED, best=self._best_epoch(), folder=str(path), split=split, examples=len(examples), **found.numbers,
             classes=found.classes, task=self.job.kind,
         )  # fmt: skip
 
@@ -335,8 +336,7 @@ class _Compression:
         points: list[dict[str, Any]] = self.state["points"]
         if target is not None and target.what == "size":
             return points[-1]
-        allowed = target.value if target is not None else self.settings["tolerance"]
-        good = [point for point in points if point["error"] <= self.first["error"] + allowed / 100]
+        good = [point for point in points if point["error"] <= allowed_error(self.state)]
         if target is not None and not good:
             nearest = min(points, key=lambda point: point["error"])
             raise RunError(

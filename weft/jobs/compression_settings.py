@@ -48,6 +48,7 @@ COMPRESSION: dict[str, Setting] = {
     "name": Setting(str, None, "name of the new run; default: RUN-small-1, -2, ...", "output"),
     "exist_ok": Setting(flag, False, "replace the run of that name, if there is one", "output"),
     "runs": Setting(str, "runs", "folder that runs are kept in", "output"),
+    "keep": Setting(count, None, "keep this point of a compressed run as a run of its own", "output"),
     "report": Setting(flag, False, "print the table of layers of a compressed run", "output"),
     "json": Setting(flag, False, "print events, or the report, as JSON", "output"),
 }  # fmt: skip
