@@ -8,7 +8,7 @@ from pathlib import Path
 from ..compress.layer_sizes import CompressionReport, LayerSize
 from ..errors import UserError
 from ..jobs.compression import compress as compress_run
-from ..jobs.compression_settings import COMPRESSION, coder_of
+from ..jobs.compression_settings import COMPRESSION, method_of
 from ..jobs.compression_state import PACKED, is_compression, keep_point, read_state
 from ..jobs.find import find_run
 from .arguments import read
@@ -57,7 +57,7 @@ def _print_report(folder: Path, in_json: bool) -> None:
         return
     layers = tuple(LayerSize(**layer) for layer in point["layers"])
     before = sum(layer.before for layer in layers)
-    print(CompressionReport(layers, coder_of(state["settings"]), before, point["weights_bytes"]))
+    print(CompressionReport(layers, method_of(state["settings"]).coder, before, point["weights_bytes"]))
     print(
         f"\n{folder / PACKED}: {point['bytes']:,} bytes with the program, {point['ratio']:.1f}x smaller; "
         f"error {100 * point['error']:.2f} %, of the original {100 * original['error']:.2f} %"

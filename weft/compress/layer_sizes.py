@@ -100,6 +100,29 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
     return CompressionReport((*rows, others), coder, before, len(packed.content))
 
 
+def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:
+    """Rows of a network whose layers have become smaller or several, as rows of the layers of the original: density and `before` are relative to those."""
+    found, left = [], list(rows)
+    for layer in original:
+        parts = [row for row in left if row.name == layer.name or row.name.startswith(f"{layer.name}.")]
+        left = [row for row in left if row not in parts]
+        found.append(_joined(layer, parts))
+    return [*found, *left]
+
+
+def _joined(layer: LayerSize, parts: Sequence[LayerSize]) -> LayerSize:
+    """One row of the parts that a layer has become; bits are the mean over kept weights."""
+    kept = [row.density * row.weights for row in parts]
+    every = max(sum(kept), 1e-9)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(row, name) * n for row, n in zip(parts, kept, strict=True)) / every)
+
+    bits = (mean("weight_bits"), mean("index_bits"), mean("coded_weight_bits"), mean("coded_index_bits"))
+    after, share = sum(row.after for row in parts), sum(row.share for row in parts)
+    return LayerSize(layer.name, layer.weights, sum(kept) / max(layer.weights, 1), *bits, layer.before, after, share)
+
+
 def _fixed_bits(value: np.ndarray) -> tuple[float, float]:
     """Bits of a weight and of the distance to the one before it, with codes of one length: after sharing, before entropy coding."""
     content = split_tensor(value)

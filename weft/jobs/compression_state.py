@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import RunError, UserError
 from ..train.folder import RunFolder
-from .compression_settings import SWEEP, has_method, target_of
+from .compression_settings import SWEEP, WIDTHS, method_of, target_of
 from .stored import settings_of
 
 STATE, PAGE, PACKED = "compression.json", "compression.html", "packed.weft"
@@ -40,19 +40,23 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def planned_densities(settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """The densities that a sweep tries, from the largest; one for a size, which is found by a search."""
-    target = target_of(settings.get("target"))
-    if not has_method(settings, "prune") or (target is not None and target.what == "size"):
+    """The densities that a sweep tries, from the largest; one for a size or a speed, which is found by a search."""
+    target, swept = target_of(settings.get("target")), method_of(settings).swept
+    if swept is None or (target is not None and target.what in ("size", "speed")):
         return (1.0,)
-    return tuple(sorted(settings.get("density") or SWEEP, reverse=True))
+    return tuple(sorted(settings.get("density") or (SWEEP if swept == "prune" else WIDTHS), reverse=True))
 
 
 def allowed_error(state: Mapping[str, Any]) -> float:
-    """The largest error that a point may have to be chosen; of a compression to a size, any."""
+    """The largest error that a point may have to be chosen; of a compression to a size or a speed, any."""
     target = target_of(state["settings"].get("target"))
-    if target is not None and target.what == "size":
+    if target is not None and target.what in ("size", "speed"):
         return float("inf")
-    points = target.value if target is not None else float(state["settings"].get("tolerance") or 0.0)
+    points = (
+        target.value
+        if target is not None and target.what == "error"
+        else float(state["settings"].get("tolerance") or 0.0)
+    )
     return float(state["original"]["error"]) + points / 100
 
 
