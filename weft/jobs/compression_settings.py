@@ -171,7 +171,7 @@ def _value_bits(values: str | None, steps: list[str], settings: Mapping[str, Any
     if values is None:
         return None
     if values != "fixed":
-        return int(settings["bits"]) if values == "share" else 8
+        return int(settings.get("bits") or COMPRESSION["bits"].default) if values == "share" else 8
     text = next(step for step in steps if step.startswith("fixed")).partition(":")[2] or "8"
     if not text.isdecimal() or int(text) not in FIXED_BITS:
         raise UserError("weft compress", f"fixed:4 to fixed:16 is required, got fixed:{text}.")

@@ -16,11 +16,14 @@ _TITLES = {
     "rate": "Rate after pruning", "share_epochs": "Epochs, shared", "share_rate": "Rate, shared", "density": "Densities", "half": "Biases in float16",
     "steps": "Pruning steps", "tolerance": "Accuracy loss",
 }  # fmt: skip
-LISTS = {
-    "method": ["prune,share,rans", "prune,share,huffman", "prune,rans", "share,rans"],
-    "target": ["size=10x", "size=20x", "size=40x", "error=+0.1%", "error=+0.5%"],
+LISTS = {  # what is common; anything else that the command takes can be typed
+    "method": [
+        "prune,share,rans", "prune,share,huffman", "channels,share,rans", "channels,prune,share,rans", "low_rank,prune,share,rans", "prune,int8", "int8",
+        "fixed:8",
+    ],
+    "target": ["size=10x", "size=20x", "size=40x", "error=+0.1%", "error=+0.5%", "speed=2x", "speed=3x", "device=cpu"],
     "device": ["cpu", "cuda"],
-}
+}  # fmt: skip
 
 
 def _fields(*names: str) -> tuple[Field, ...]:
@@ -31,7 +34,7 @@ def _fields(*names: str) -> tuple[Field, ...]:
 
 WIDE = _fields("method", "target")
 FIELDS = _fields("bits", "epochs", "tolerance", "device")
-MORE = _fields("density", "steps", "rate", "share_epochs", "share_rate", "half", "seed", "name")
+MORE = _fields("density", "width", "energy", "steps", "rate", "share_epochs", "share_rate", "half", "seed", "name")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import RunError
+from ...errors import WeftError
+from ...jobs.compression_settings import method_of
 from ...jobs.compression_state import STATE, Point, allowed_error, planned_densities, read_state
 from ...jobs.events import latest
 from ...jobs.kinds import COMPRESS
@@ -87,8 +88,7 @@ class Compressions:
         jobs = [one for one in snapshot.queue.jobs if one.kind == COMPRESS]
         if self.state(row.folder) is not None:
             return [self._view(row, jobs)]
-        source = str(row.real_folder)
-        made = [one for one in self._rows(snapshot) if (self.state(one.folder) or {}).get("source") == source]
+        made = [one for one in self._rows(snapshot) if self._is_made_of(one, row)]
         return [
             *(view for one in reversed(jobs) if (view := _pending(one, row))),
             *(self._view(one, jobs) for one in made),
@@ -103,16 +103,29 @@ class Compressions:
         if known is None or known[0] != seen:
             try:
                 found: Mapping[str, Any] | None = read_state(folder)
-            except RunError:
+                method_of(found["settings"])  # of a newer weft, or damaged: not shown
+            except WeftError:
                 found = None
             known = self._states[folder] = seen, found
         return known[1]
 
     def source(self, row: RunRow) -> RunRow | None:
         """The run that a compressed run was made of, if it is still there."""
-        state = self.state(row.folder)
-        wanted = None if state is None else Path(str(state["source"]))
-        return next((one for one in self.index.rows() if one.real_folder == wanted), None)
+        return (
+            next((one for one in self.index.rows() if self._is_made_of(row, one)), None)
+            if self.state(row.folder)
+            else None
+        )
+
+    def _is_made_of(self, made: RunRow, row: RunRow) -> bool:
+        """Whether a compression was made of a run; if all runs were moved, the one beside it that has the name."""
+        state = self.state(made.folder)
+        if state is None:
+            return False
+        source = Path(str(state["source"]))
+        return source == row.real_folder or (
+            source.name == row.name and made.folder.parent == row.folder.parent and not source.exists()
+        )
 
     def _rows(self, snapshot: Snapshot) -> list[RunRow]:
         """All compressed runs: looked for when a run has changed, and not each second."""

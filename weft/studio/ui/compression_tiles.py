@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...jobs.compression_settings import target_of
+from ...jobs.compression_settings import CompressionMethod, method_of, target_of
 from ...jobs.compression_state import Point, front
 from ..library.compressions import CompressionView
 from .formats import metric_value, size, three_figures
@@ -37,14 +37,7 @@ def compression_tiles(view: CompressionView, point: Point) -> list[CompressionTi
     ]
     found.append(_quality(point, original))
     if point.get("latency_ms") is not None and original.get("latency_ms") is not None:
-        found.append(
-            CompressionTile(
-                "Latency, batch 1",
-                three_figures(point["latency_ms"]),
-                "ms",
-                f"{three_figures(original['latency_ms'])} ms before",
-            )
-        )
+        found.append(_latency(point, original))
     kept = sum(layer["weights"] * layer["density"] for layer in point["layers"])
     every = sum(layer["weights"] for layer in point["layers"])
     found.append(CompressionTile("Weights kept", f"{100 * kept / max(1, every):.3g}", "%", f"{kept:,.0f} of {every:,}"))
@@ -68,6 +61,24 @@ def _quality(point: Point, original: Point) -> CompressionTile:
     )
 
 
+def _latency(point: Point, original: Point) -> CompressionTile:
+    speed = speed_of(point, original)
+    where = f" on {point['device']}" if point.get("device") else ""
+    context = (
+        f"{speed:.1f} times as fast{where}"
+        if speed >= 1.05
+        else f"{three_figures(point['latency_ms'] * speed)} ms before{where}"
+    )
+    return CompressionTile(
+        "Latency, batch 1", three_figures(point["latency_ms"]), "ms", context, "up" if speed >= 1.05 else ""
+    )
+
+
+def speed_of(point: Point, original: Point) -> float:
+    """How many times as fast as the original a point is: measured together, else from two measurements."""
+    return float(point.get("speed") or original["latency_ms"] / point["latency_ms"])
+
+
 def _signed(value: float) -> str:
     """
     >>> _signed(0.42), _signed(-0.04), _signed(0.0)
@@ -84,9 +95,9 @@ def meeting(view: CompressionView) -> list[Point]:
 def wanted_text(view: CompressionView) -> str:
     """What is asked of a point."""
     target = target_of(view.settings.get("target"))
-    if target is not None and target.what == "size":
-        return f"{target.value:g} times smaller"
-    lost = target.value if target is not None else float(view.settings.get("tolerance") or 0)
+    if target is not None and target.what in ("size", "speed"):
+        return f"{target.value:g} times {'smaller' if target.what == 'size' else 'as fast'}"
+    lost = target.value if target is not None and target.what == "error" else float(view.settings.get("tolerance") or 0)
     return f"at most {lost:g} points lost"
 
 
@@ -107,6 +118,8 @@ def _miss(view: CompressionView, point: Point) -> str:
     target = target_of(view.settings.get("target"))
     if target is not None and target.what == "size":
         return "" if point["ratio"] >= target.value else "Too large"
+    if target is not None and target.what == "speed":
+        return "" if (point.get("speed") or 0) >= target.value else "Too slow"
     return "" if point["error"] <= view.allowed_error else "Too inaccurate"
 
 
@@ -124,18 +137,28 @@ class PointRow:
 def point_rows(view: CompressionView) -> list[PointRow]:
     """The points, the last first."""
     best = front(view.points)
-    rows = []
+    rows, method = [], method_of(view.settings)
     for point in reversed(view.points):
         miss = _miss(view, point)
         state, tone = (
             ("Kept", "ok") if point["number"] == view.chosen else (miss, "") if miss else ("Good enough", "ok")
         )
-        rows.append(PointRow(point, recipe_of(point), state, tone, any(one is point for one in best)))
+        rows.append(PointRow(point, recipe_of(point, method), state, tone, any(one is point for one in best)))
     return rows
 
 
-def recipe_of(point: Point) -> str:
+def recipe_of(point: Point, method: CompressionMethod) -> str:
     """What was done, in a few words."""
-    parts = [] if point["density"] == 1.0 else [f"density {100 * point['density']:.3g} %"]
-    parts += [f"{point['bits']} bits"] if point.get("bits") else []
-    return ", ".join(parts) or "packed"
+    share = f"{100 * point['density']:.3g} %"
+    parts = {
+        "prune": f"{share} of the weights",
+        "channels": f"{share} of the channels",
+        "low_rank": f"low rank, {share} of the numbers",
+    }
+    values = {
+        "share": f"{point.get('bits')} bits shared",
+        "int8": "int8",
+        "fixed": f"fixed point, {point.get('bits')} bits",
+    }
+    told = [parts.get(method.swept or "", ""), values.get(method.values or "", "")]
+    return ", ".join(filter(None, told)) or "packed"
