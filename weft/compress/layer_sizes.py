@@ -86,11 +86,13 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
         content = split_tensor(value)
         kept = max(1, int(np.count_nonzero(value)))
         weight_bits, index_bits = _fixed_bits(value)
-        is_coded = content.indices is not None
+        coded = (
+            form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
+        )  # small tensors are stored as they are
         rows.append(
             LayerSize(
                 path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
-                form.value_bits / kept if is_coded else weight_bits, form.mask_bits / kept, value.nbytes, form.bytes,
+                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, value.nbytes, form.bytes,
                 form.bytes / len(packed.content),
             )
         )  # fmt: skip

@@ -26,9 +26,20 @@ LISTS = {  # what is common; anything else that the command takes can be typed
 }  # fmt: skip
 
 
+class CompressionField(Field):
+    """A field whose default depends on others."""
+
+    @property
+    def placeholder(self) -> str:
+        return {"method": "prune,share,rans", "target": "none: a sweep", "device": "cpu"}.get(
+            self.name
+        ) or super().placeholder
+
+
 def _fields(*names: str) -> tuple[Field, ...]:
     return tuple(
-        Field(name, COMPRESSION[name], _TITLES.get(name, name.replace("_", " ").capitalize())) for name in names
+        CompressionField(name, COMPRESSION[name], _TITLES.get(name, name.replace("_", " ").capitalize()))
+        for name in names
     )
 
 

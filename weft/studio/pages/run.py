@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import HTTPException
 from nicegui import ui
 
+from ...jobs.compression_state import is_compression
 from ..library.activity import Activity
 from ..library.feed import Snapshot
 from ..library.runs import RunRow
@@ -96,7 +97,7 @@ def _header(studio: Studio, snapshot: Snapshot, run: str) -> str:
         return render("page_header.html", title=run, base=studio.config.prefix)
     compressing = any(one.status == "running" and one.run != run for one in studio.compressions.of(row, snapshot))
     return render(
-        "run_header.html", row=row, compressing=compressing, state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
+        "run_header.html", row=row, compressing=compressing, compressed=is_compression(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
         has_report=(row.folder / "report.html").exists(), has_weights=(row.folder / "weights" / "best.safetensors").exists(),
         base=studio.config.prefix,
     )  # fmt: skip

@@ -120,7 +120,7 @@ class CompressTab:
             Fragment(
                 render("compress_settings.html", view=self.view, source=self.source, base=self.studio.config.prefix)
             )
-            self.check = Fragment(self._check())
+            self.check = Fragment(self._check(), "div").classes("cbody ccheck")
             return
         form = render(
             "compress_form.html",
