@@ -186,6 +186,15 @@ class ExampleStudio:
         self.say("what runs show")
         for run in ("classify/flowers-cnn", "classify/lenet"):
             self.wait(self.call("POST", f"/runs/{run}/embedding", {"examples": 300})["number"])
+        sweep = {
+            "density": "0.6,0.4,0.25,0.15,0.08,0.04",
+            "bits": 4,
+            "epochs": 2,
+            "steps": 2,
+            "tolerance": 1,
+            "name": "lenet-small",
+        }
+        self.wait(self.call("POST", "/runs/classify/lenet/compressions", sweep)["number"])
         self.call(
             "POST",
             "/runs/annotate",

@@ -65,6 +65,7 @@ SHOTS = {
     "run-predictions": Shot(f"/runs/{RUN}?tab=predictions"),
     "run-layers": Shot(f"/runs/{RUN}?tab=layers", wait=9000),
     "run-embedding": Shot(f"/runs/{RUN}?tab=embedding", wait=3000),
+    "run-compress": Shot(f"/runs/{DIGITS}?tab=compress", tallest=1600),
     "run-checkpoints": Shot(f"/runs/{RUN}?tab=checkpoints"),
     "run-files": Shot(f"/runs/{RUN}?tab=files", tallest=1000),
     "run-settings": Shot(f"/runs/{RUN}?tab=settings", tallest=1100),

@@ -11,12 +11,14 @@ import weft
 from weft import cli
 from weft.io import load
 from weft.jobs import JobQueue, replay, submit_compression, train
-from weft.jobs.compression import compress, read_state, resume_compression
+from weft.jobs.compression import compress, resume_compression
 from weft.jobs.compression_settings import COMPRESSION, target_of
+from weft.jobs.compression_state import keep_point, read_state
 from weft.jobs.events import Event
 from weft.jobs.find_predictor import find_predictor
 from weft.jobs.kinds import work_of
 from weft.jobs.recipes import with_recipe
+from weft.jobs.run_control import resume_run
 from weft.jobs.schema import validated
 
 QUICK = {"steps": 1, "epochs": 2, "share_epochs": 1, "rate": 3e-3}
@@ -163,9 +165,20 @@ def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:
     ("given", "message"),
     [
         ({"target": "size=0.5x"}, "a target such as target=size=20x"),
-        ({"target": "speed=3x"}, "a target such as target=size=20x"),
-        ({"method": "prune,zip"}, "a method of prune, share, huffman, rans is required, got 'zip'"),
+        ({"target": "speed=fast"}, "a target such as target=size=20x"),
+        (
+            {"target": "speed=3x", "method": "prune,rans"},
+            "is reached by removing channels: use method=channels,share,rans",
+        ),
+        (
+            {"method": "prune,zip"},
+            "a method of channels, low_rank, prune, share, int8, fixed:8, huffman, rans is required, got 'zip'",
+        ),
         ({"method": "prune,huffman"}, "huffman needs share"),
+        ({"method": "rans"}, "are required in this order, got rans"),
+        ({"method": "share,prune"}, "are required in this order, got share,prune"),
+        ({"method": "share,int8"}, "are required in this order"),
+        ({"method": "fixed:3"}, "fixed:4 to fixed:16 is required, got fixed:3"),
         ({"method": "share,rans", "target": "size=3x"}, "is reached by pruning"),
         ({"run": "nothing"}, "is no folder of a run"),
     ],
@@ -179,3 +192,77 @@ def test_targets_are_written_as_commands_write_them() -> None:
     assert str(target_of("size=20x")) == "size=20x"
     assert str(target_of("error=+0.1%")) == str(target_of("error=0.1")) == "error=+0.1%"
     assert target_of(None) is None
+    assert str(target_of("speed=3x, device=cuda")) == "speed=3x,device=cuda"
+    assert str(target_of("device=cuda:1")) == "device=cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("channels,low_rank,prune,int8,huffman", {"density": 0.3, "energy": 0.8}), ("fixed:6", {})],
+)  # fmt: skip
+def test_methods_that_change_layers_give_runs_like_any_other(
+    runs: Path, method: str, given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = method.partition(",")[0].replace(":", "")
+    folder = compress(settings(runs, method=method, name=name, epochs=1, **given))
+    state = read_state(folder)
+    (point,) = state["points"]
+    assert point["ratio"] > 3
+    assert [row["name"] for row in point["layers"]] == [row["name"] for row in state["original"]["layers"]]
+    assert sum(row["before"] for row in point["layers"]) == sum(row["before"] for row in state["original"]["layers"])
+    assert cli.main(["eval", str(folder), "split=validation", "json=true"]) == 0
+    assert 1 - json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(point["error"])
+    assert cli.main(["export", str(folder), f"out={tmp_path / 'whole.weft'}"]) == 0
+    packed, whole = weft.load(folder / "packed.weft").eval(), weft.load(tmp_path / "whole.weft").eval()
+    x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), np.uint8)
+    np.testing.assert_array_equal(weft.jit(packed)(x).numpy(), weft.jit(whole)(x).numpy())
+    assert cli.main(["compress", str(folder), "--report"]) == 0
+    assert "layers.1.layers.1" in capsys.readouterr().out
+
+
+def test_a_speed_is_reached_by_removing_channels_and_resumes_exactly(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.jobs.compression.WIDTHS", (0.5,))
+    given = {"target": "speed=1x,device=cpu", "epochs": 1}
+    with pytest.raises(Killed):
+        compress(settings(runs, name="fast", **given), Killer("epoch", 1))
+    folder = runs / "classify" / "fast"
+    place = read_state(folder)["width_place"]
+    resume_compression(folder)
+    state = read_state(folder)
+    (point, *_) = state["points"]
+    assert (state["width_place"], point["device"]) == (place, "cpu")
+    assert state["points"][state["chosen"] - 1]["speed"] >= 1
+    kept = load(folder / "points" / "1" / "weights" / "best.safetensors")["layers.1.layers.1.weight"]
+    assert (
+        kept.shape[0]
+        < load(runs / "classify" / "base" / "weights" / "best.safetensors")["layers.1.layers.1.weight"].shape[0]
+    )
+    with pytest.raises(
+        weft.RunError, match=r"speed=9000x cannot be reached .* the nearest point found is [0-9.]+ times as fast, with"
+    ):
+        compress(settings(runs, target="speed=9000x"))
+
+
+def test_a_point_is_kept_as_a_run_of_its_own(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compress", str(small), "keep=1", "name=kept"]) == 0
+    kept = small.parent / "kept"
+    assert (kept / "packed.weft").read_bytes() == (small / "packed.weft").read_bytes()
+    assert (kept / "metrics.csv").read_text() == (small / "metrics.csv").read_text()
+    assert read_state(kept)["chosen"] == 1
+    assert (kept / "evaluation.json").exists()
+    assert cli.main(["eval", str(kept)]) == 0
+    assert cli.main(["compress", str(kept), "--report"]) == 0
+    with pytest.raises(weft.UserError, match=r"a point of small is required \(1\), got 7"):
+        keep_point(small, 7)
+    with pytest.raises(weft.UserError, match="a new run is required"):
+        keep_point(small, 1, "kept")
+    assert keep_point(small, 1).name == "base-point1-1"
+
+
+def test_a_stopped_compression_resumes_as_a_compression(small: Path, runs: Path) -> None:
+    job = resume_run(JobQueue(runs), small)
+    assert (job.kind, job.settings["target"]) == ("compress", "size=12x")
+    with pytest.raises(weft.UserError, match="no epochs of its own"):
+        resume_run(JobQueue(runs), small, epochs=99)

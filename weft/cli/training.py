@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from ..errors import UserError
 from ..jobs import training
-from ..jobs.compression import is_compression, resume_compression
+from ..jobs.compression import resume_compression
+from ..jobs.compression_state import is_compression
 from ..jobs.events import Listener
 from ..jobs.recipes import with_recipe
 from ..jobs.settings import COMMON, SETTINGS

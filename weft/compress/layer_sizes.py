@@ -86,11 +86,13 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
         content = split_tensor(value)
         kept = max(1, int(np.count_nonzero(value)))
         weight_bits, index_bits = _fixed_bits(value)
-        is_coded = content.indices is not None
+        coded = (
+            form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
+        )  # small tensors are stored as they are
         rows.append(
             LayerSize(
                 path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
-                form.value_bits / kept if is_coded else weight_bits, form.mask_bits / kept, value.nbytes, form.bytes,
+                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, value.nbytes, form.bytes,
                 form.bytes / len(packed.content),
             )
         )  # fmt: skip
@@ -98,6 +100,29 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
     count = sum(value.size for name, value in tensors.items() if name not in weights_of(model))
     others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, rest_before, rest_after, rest_after / len(packed.content))  # fmt: skip
     return CompressionReport((*rows, others), coder, before, len(packed.content))
+
+
+def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:
+    """Rows of a network whose layers have become smaller or several, as rows of the layers of the original: density and `before` are relative to those."""
+    found, left = [], list(rows)
+    for layer in original:
+        parts = [row for row in left if row.name == layer.name or row.name.startswith(f"{layer.name}.")]
+        left = [row for row in left if row not in parts]
+        found.append(_joined(layer, parts))
+    return [*found, *left]
+
+
+def _joined(layer: LayerSize, parts: Sequence[LayerSize]) -> LayerSize:
+    """One row of the parts that a layer has become; bits are the mean over kept weights."""
+    kept = [row.density * row.weights for row in parts]
+    every = max(sum(kept), 1e-9)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(row, name) * n for row, n in zip(parts, kept, strict=True)) / every)
+
+    bits = (mean("weight_bits"), mean("index_bits"), mean("coded_weight_bits"), mean("coded_index_bits"))
+    after, share = sum(row.after for row in parts), sum(row.share for row in parts)
+    return LayerSize(layer.name, layer.weights, sum(kept) / max(layer.weights, 1), *bits, layer.before, after, share)
 
 
 def _fixed_bits(value: np.ndarray) -> tuple[float, float]:

@@ -1,8 +1,6 @@
 """Compressing a run: prune gradually and train, share weights and train, pack. The result is a run of its own; the original is only read.
 
-compression.json   settings, the original, and the points that are done
-points/N/          a point: a run folder (weft eval, predict and export work with it) with packed.weft
-packed.weft        of the point that is kept, whose weights are in weights/best.safetensors
+compression.json, points/N and packed.weft are described in compression_state.py.
 steps/             trainings on the way, with checkpoints: an interrupted compression continues exactly; removed at the end
 compression.html   the Pareto page
 
@@ -12,9 +10,7 @@ All that is done between two checkpoints follows from settings and earlier steps
 from __future__ import annotations
 
 import copy
-import json
 import shutil
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,40 +18,32 @@ from typing import Any
 
 from .. import nn, optim
 from .. import train as training
-from ..compress.layer_sizes import report as layer_report
-from ..compress.pack import pack, packed_weights
-from ..compress.prune import gradual, prune
-from ..compress.share import share
-from ..compress.size_search import LEAST, density_for, packed_bytes, scaled_densities
-from ..errors import RunError, UserError
-from ..graph.text import parse_type
-from ..io import load, save
+from ..compress.channels import prune_channels
+from ..compress.size_search import LEAST, density_for, packed_bytes
+from ..data import Text
+from ..errors import RunError, UserError, WeftError
+from ..io import load
 from ..locks import one_writer
-from ..ops.creation import zeros
 from ..report.compression import compression_page
 from ..report.text_format import counted
-from ..saved.program import Program
-from ..saved.program import load as load_program
 from ..signals import Terminated
-from ..tracing.jit import jit
 from ..train import RunFolder
 from ..train.results import evaluated, write_results
 from ..train.task import is_better
-from .compression_settings import COMPRESSION, SWEEP, Target, check_compression, coder_of, has_method, target_of
-from .data_facts import FACTS, facts
+from .compression_point import EXAMPLES, PointWriter
+from .compression_settings import COMPRESSION, WIDTHS, check_compression, method_of, target_of
+from .compression_state import ENDED, PACKED, STATE, allowed_error, is_compression, planned_densities, read_state
+from .compression_steps import SWEPT, VALUE_STEPS, StepContext, before_the_swept, without_channels
 from .device import on
 from .events import Listener, Recorder, nobody
-from .export import export_run
 from .find import find_run
-from .job import Job, held_out, job_of, job_of_run
+from .job import REWRITTEN, Job, held_out, job_of, job_of_run
 from .schema import validated
 from .stored import settings_of
 from .training import StepEvents
 
-STATE, PAGE, PACKED = "compression.json", "compression.html", "packed.weft"
 _MARGIN = 1.02  # training changes sizes a little
-_TRIES = 4  # to reach a size
-_LATENCY_CALLS = 30
+_TRIES = 4  # to reach a size or a speed
 
 
 def compress(settings: Mapping[str, Any], listener: Listener = nobody) -> Path:
@@ -90,22 +78,6 @@ def resume_compression(folder: Path, listener: Listener = nobody) -> Path:
     return _compressed(RunFolder(folder), Recorder(listener))
 
 
-def is_compression(folder: Path) -> bool:
-    return (folder / STATE).exists()
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """What compression.json says."""
-    try:
-        found = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        if not {"settings", "source", "points", "done"} <= found.keys():
-            raise ValueError("parts are missing")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunError("weft compress", f"{folder / STATE} is damaged: {error}.") from None
-    state: dict[str, Any] = found
-    return state
-
-
 def _compressed(run: RunFolder, recorder: Recorder) -> Path:
     state = read_state(run.path)
     try:
@@ -113,8 +85,13 @@ def _compressed(run: RunFolder, recorder: Recorder) -> Path:
             held.enter_context(one_writer(run.path))
             held.enter_context(on(state["settings"]["device"]))
             if not state["done"]:
+                state.pop("why", None)
                 _Compression(run, state, recorder).run()
             return run.path
+    except WeftError as error:
+        if is_compression(run.path):  # so that it is known whoever started it
+            run.write_json(STATE, {**state, "why": error.message})
+        raise
     except (KeyboardInterrupt, Terminated) as stop:
         how = "terminated" if isinstance(stop, Terminated) else "stopped"
         recorder.send("stopped", why=how, folder=str(run.path))
@@ -127,24 +104,27 @@ class _Compression:
     def __init__(self, run: RunFolder, state: dict[str, Any], recorder: Recorder) -> None:
         self.folder, self.state, self.recorder = run, state, recorder
         self.settings = validated("weft compress", state["settings"], COMPRESSION)
-        self.source, self.coder = Path(state["source"]), coder_of(self.settings)
-        self.bits = self.settings["bits"] if has_method(self.settings, "share") else None
+        self.source, self.method = Path(state["source"]), method_of(self.settings)
+        self.target = target_of(self.settings["target"])
         self.epochs_done = 0
         self.history: list[dict[str, float]] = []
 
     def run(self) -> None:
         self.job = self._job()
+        self.points = self._point_writer()
         self._begin()
         self.original = self._original()
         self.model = copy.deepcopy(self.original)
         self.before = sum(t.numpy().nbytes for t in self.original.named_tensors().values())
         self.first = self._first_point()
-        target = target_of(self.settings["target"])
-        if target is not None and target.what == "size":
-            self._reach_size(target)
-        else:
-            self._sweep(target)
-        self._finish(target)
+        self.context = StepContext(
+            self.settings, self.points.inputs(2), lambda: self.points.inputs(EXAMPLES), self._train
+        )
+        for step in self.method.structure[:-1]:
+            before_the_swept(self.context, self.model, step)
+        what = self.target.what if self.target is not None else ""
+        {"size": self._reach_size, "speed": self._reach_speed}.get(what, self._sweep)()
+        self._finish()
 
     # --- the beginning ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +133,17 @@ class _Compression:
         settings = settings_of("compress", self.source)
         job = job_of("compress", {**settings, "weights": None}, self.recorder)
         job.statistics = job_of_run(settings, self.source).statistics
+        if self.method.changes_layers and isinstance(job.train, Text):
+            raise UserError(
+                "weft compress",
+                f"a network of images or numbers is required for method={self.settings['method']}, got one of text.",
+            )
         return job
+
+    def _point_writer(self) -> PointWriter:
+        device = self.target.device if self.target is not None and self.target.device else self.settings["device"]
+        settings = {**settings_of("compress", self.source), "weights": None}
+        return PointWriter(self.folder.path / "points", self.job, settings, self.method, self.settings["half"], device)
 
     def _begin(self) -> None:
         path = self.folder.path
@@ -161,7 +151,7 @@ class _Compression:
         if not (path / "args.yaml").exists():
             (path / "steps").mkdir(exist_ok=True)
             shutil.copyfile(self.source / "weights" / "best.safetensors", path / "steps" / "original.safetensors")
-            self.folder.write_json(FACTS, facts(self.job.train, self.job.statistics))
+            self.points.describe(self.folder)
             self.folder.start(settings, self.job.model())
         self.recorder.begin(path)
         self.recorder.log(f"run folder: {path}")
@@ -177,79 +167,133 @@ class _Compression:
         """The original: error, size and latency as of a point."""
         if "original" not in self.state:
             self.recorder.show("activity", text="measuring the original")
-            self.state["original"] = self._measured(self.original, 0, 1.0, half=False)
+            self.state["original"] = self.points.original(self.original)
             self._keep_state()
         found: dict[str, Any] = self.state["original"]
         return found
 
     # --- points -------------------------------------------------------------------------------------------------------------
 
-    def _reach_size(self, target: Target) -> None:
+    def _reach_size(self) -> None:
         """One point that is small enough. If training made it larger, more is pruned."""
+        assert self.target is not None
         overhead = self.first["bytes"] - self.first["weights_bytes"]
-        most = self.before / target.value
-        options = {"half": self.settings["half"], "coder": self.coder}
+        most, bits = self.before / self.target.value, None if self.method.bits is None else min(8, self.method.bits)
+        options = {"half": self.settings["half"], "coder": self.method.coder}
         for attempt in range(_TRIES):
-            self.recorder.show("activity", text=f"finding densities for {target}")
-            density = density_for(self.model, (most - overhead) / _MARGIN ** (attempt + 1), self.bits, **options)
+            self.recorder.show("activity", text=f"finding densities for {self.target}")
+            density = density_for(self.model, (most - overhead) / _MARGIN ** (attempt + 1), bits, **options)
             if density is None:
-                if not self.state["points"]:  # nothing was trained: no run stays behind
-                    shutil.rmtree(self.folder.path)
-                least = packed_bytes(self.original, LEAST, self.bits, **options) + overhead
-                raise RunError(
-                    "weft compress",
-                    f"{target} cannot be reached with method={self.settings['method']} bits={self.settings['bits']}: the nearest point found is "
-                    f"{self.before / least:.1f} times smaller, where the largest layer keeps {LEAST:.2%} of its weights and {overhead:,} bytes of {least:,} "
-                    "are the program around them.",
-                )
-            self._prune_to(density, f"{attempt}", self.settings["steps"] if attempt == 0 else 1)
+                least = packed_bytes(self.model, LEAST, bits, **options) + overhead
+                raise self._unreachable(
+                    f"bits={bits}: the nearest point found is {self.before / least:.1f} times smaller, where the largest layer keeps {LEAST:.2%} of its "
+                    f"weights and {overhead:,} bytes of {least:,} are the program around them."
+                )  # fmt: skip
+            SWEPT["prune"](
+                self.context, self.model, density, f"{attempt}", self.settings["steps"] if attempt == 0 else 1
+            )
             point = self._point(density, attempt + 1)
-            if point["ratio"] >= target.value:
+            if point["ratio"] >= self.target.value:
                 return
         raise RunError(
-            "weft compress", f"{target} was not reached: the nearest point found is {point['ratio']:.1f} times smaller."
+            "weft compress",
+            f"{self.target} was not reached: the nearest point found is {point['ratio']:.1f} times smaller.",
         )
 
-    def _sweep(self, target: Target | None) -> None:
-        """Points of falling density, each pruned further than the one before; with a target for the error until it is missed."""
-        wanted = self.settings["density"] or (SWEEP if has_method(self.settings, "prune") else (1.0,))
-        for number, density in enumerate(sorted(wanted, reverse=True), 1):
-            if has_method(self.settings, "prune"):
-                self._prune_to(density, f"{number}", self.settings["steps"] if number == 1 else 1)
+    def _reach_speed(self) -> None:
+        """One point that is fast enough. Latency does not depend on weights, so the width is found before anything is trained."""
+        assert self.target is not None
+        widths = [*WIDTHS, WIDTHS[-1] / 2, WIDTHS[-1] / 4]
+        start = self._first_fast_width(widths)
+        for attempt, width in enumerate(widths[start : start + _TRIES]):
+            SWEPT["channels"](
+                self.context, self.model, width, f"{attempt}", self.settings["steps"] if attempt == 0 else 1
+            )
+            point = self._point(width, attempt + 1)
+            if point["speed"] is not None and point["speed"] >= self.target.value:
+                return
+        raise RunError(
+            "weft compress",
+            f"{self.target} was not reached: the nearest point found is {point['speed']:.1f} times as fast.",
+        )
+
+    def _first_fast_width(self, widths: list[float]) -> int:
+        """The place of the largest share of channels that is fast enough; kept in the state, because a resumed compression may measure otherwise."""
+        assert self.target is not None
+        if "width_place" not in self.state:
+            speeds = []
+            for width in widths:
+                self.recorder.show("activity", text=f"measuring {width:.0%} of the channels")
+                model = copy.deepcopy(self.model)
+                prune_channels(model, self.context.example, width)
+                without_channels(self.context, model)
+                speeds.append(self.points.speed(model, self.folder.path / "steps" / "trial.weft") or 0.0)
+                if speeds[-1] >= self.target.value:
+                    break
+            else:
+                best = max(speeds)
+                raise self._unreachable(
+                    f"the nearest point found is {best:.1f} times as fast, with {widths[speeds.index(best)]:.0%} of the channels."
+                )
+            self.state["width_place"] = len(speeds) - 1
+            self._keep_state()
+        return int(self.state["width_place"])
+
+    def _unreachable(self, nearest: str) -> RunError:
+        """The answer to a target that cannot be reached. If nothing was trained, no run stays behind."""
+        if not self.state["points"]:
+            shutil.rmtree(self.folder.path)
+        return RunError(
+            "weft compress",
+            f"{self.target} cannot be reached with method={self.settings['method'] or 'default'}: {nearest}",
+        )
+
+    def _sweep(self) -> None:
+        """Points of falling density, each with less than the one before; with a target for the error until it is missed."""
+        for number, density in enumerate(planned_densities(self.settings), 1):
+            swept = self.method.swept
+            if swept == "low_rank":
+                self.model = copy.deepcopy(self.original)  # factors are not cut again
+            if swept is not None:
+                SWEPT[swept](
+                    self.context, self.model, density, f"{number}", self.settings["steps"] if number == 1 else 1
+                )
             point = self._point(density, number)
-            if target is not None and point["error"] > self.first["error"] + target.value / 100:
+            if self.target is not None and self.target.what == "error" and point["error"] > allowed_error(self.state):
                 break
 
-    def _prune_to(self, density: float, name: str, steps: int) -> None:
-        """Prune in steps, fast at first, and train after each."""
-        wanted = scaled_densities(self.model, density)
-        for step in range(steps):
-            now = {path: gradual(1.0, end, steps)[step] for path, end in wanted.items()}
-            prune(self.model, now)
-            self._train(self.model, f"prune-{name}-{step + 1}", self.settings["epochs"], self.settings["rate"])
-
     def _point(self, density: float, number: int) -> dict[str, Any]:
-        """Share, train and measure a copy of the pruned network."""
+        """Set the values of a copy of the network, train and measure it."""
         model = copy.deepcopy(self.model)
-        if self.bits is not None:
-            share(model, self.bits)
-            self._train(model, f"share-{number}", self.settings["share_epochs"], self.settings["share_rate"])
+        if self.method.swept == "channels":
+            without_channels(self.context, model)
+        if self.method.values is not None and self.method.bits is not None:
+            VALUE_STEPS[self.method.values](self.context, model, self.method.bits, f"{number}")
         points = self.state["points"]
         if len(points) < number:
             self.recorder.show("activity", text=f"packing and measuring point {number}")
-            points.append(self._measured(model, number, density, half=self.settings["half"]))
+            points.append({**self.points.point(model.eval(), number, density, self.first), "epochs": self.epochs_done})
             self._keep_state()
-            said = f"point {number}: {points[-1]['ratio']:.1f}x smaller, {points[-1]['bytes']:,} bytes, error {100 * points[-1]['error']:.2f} %"
-            self.recorder.log(f"{said} (original: {100 * self.first['error']:.2f} %)")
+            self._say(points[-1])
         found: dict[str, Any] = points[number - 1]
         return found
 
-    def _train(self, model: nn.Module, name: str, epochs: int, rate: float) -> None:
+    def _say(self, point: Mapping[str, Any]) -> None:
+        fast = "" if point["speed"] is None else f", {point['speed']:.1f}x as fast"
+        self.recorder.log(
+            f"point {point['number']}: {point['ratio']:.1f}x smaller, {point['bytes']:,} bytes{fast}, error {100 * point['error']:.2f} % "
+            f"(original: {100 * self.first['error']:.2f} %)"
+        )
+
+    def _train(self, model: nn.Module, name: str, what: str, has_values: bool) -> None:
         """Train the network, or load what an earlier attempt ended with; the best epoch counts."""
+        epochs = self.settings["share_epochs" if has_values else "epochs"]
+        rate = self.settings["share_rate" if has_values else "rate"]
         folder = self.folder.path / "steps" / name
-        done = RunFolder(folder).known_summary().get("ended") == "all epochs are done" if folder.exists() else False
+        done = RunFolder(folder).known_summary().get("ended") == ENDED if folder.exists() else False
         loader, checks = self.job.loaders()
         if not done:
+            self.recorder.send("activity", text=f"training, {what}", step=name)
             training.fit(
                 model, loader, checks, epochs=epochs, optimizer="adam", rate=optim.schedules.one_cycle(rate, max(1, len(loader) * epochs)),
                 loss=self.job.loss(), prepare=self.job.prepare(), seed=self.settings["seed"], folder=folder,
@@ -269,39 +313,19 @@ class _Compression:
             self.history.append({**row, "epoch": float(self.epochs_done)})
         self.folder.rows(self.history)
 
-    def _measured(self, model: nn.Module, number: int, density: float, half: bool) -> dict[str, Any]:
-        """Write the network as a run of its own, packed too, and measure the packed file."""
-        point = RunFolder(self.folder.path / "points" / str(number))
-        point.write_json(FACTS, facts(self.job.train, self.job.statistics))
-        # Without a name: the bytes of a point, and with them the densities that reach a size, do not depend on it.
-        point.settings({**settings_of("compress", self.folder.path), "name": None})
-        save(point.path / "weights" / "best.safetensors", packed_weights(model, half))
-        export_run("compress", point.path, point.path / "plain.weft", train=False)
-        size = pack(point.path / "plain.weft", point.path / PACKED, coder=self.coder)  # weights are rounded already
-        (point.path / "plain.weft").unlink()
-        _, network = self.job.trained(point.path)
-        # Points are chosen by this error: the test split decides nothing, so that the result's accuracy on it is fair.
-        split, examples = held_out(self.job.splits, "validation" if self.job.splits.validation else None)
-        found = evaluated(network, self.job.checks(examples), self.job.loss())
-        sizes = layer_report(model, half=half, coder=self.coder)
-        error = 1.0 - found.numbers["accuracy"] if "accuracy" in found.numbers else found.numbers["loss"]
-        return {
-            "number": number, "density": density, "bits": self.bits, "bytes": size, "weights_bytes": sizes.after,
-            "ratio": self.before / size, "error": error, "split": split, **found.numbers, "latency_ms": _latency(load_program(point.path / PACKED)),
-            "layers": sizes.as_json()["layers"],
-        }  # fmt: skip
-
     def _keep_state(self) -> None:
         self.folder.write_json(STATE, self.state)
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, target: Target | None) -> None:
-        chosen = self._chosen(target)
+    def _finish(self) -> None:
+        chosen = self._chosen()
         path, point = self.folder.path, self.folder.path / "points" / str(chosen["number"])
         for name in ("best", "last"):
             shutil.copyfile(point / "weights" / "best.safetensors", path / "weights" / f"{name}.safetensors")
-        shutil.copyfile(point / PACKED, path / PACKED)
+        for program in (PACKED, REWRITTEN):
+            if (point / program).exists():
+                shutil.copyfile(point / program, path / program)
         _, network = self.job.trained(path)
         split, examples = held_out(self.job.splits, None)
         found = evaluated(network, self.job.checks(examples), self.job.loss())
@@ -314,14 +338,14 @@ class _Compression:
         self.state |= {"chosen": chosen["number"], "done": True}
         self._keep_state()
         compression_page(path, self.state)
-        self.folder.close("all epochs are done", self.epochs_done)
+        self.folder.close(ENDED, self.epochs_done)
         shutil.rmtree(path / "steps", ignore_errors=True)
         self.recorder.log(
             f"kept: point {chosen['number']}, {chosen['ratio']:.1f}x smaller, error {100 * chosen['error']:.2f} % "
             f"(original {100 * self.first['error']:.2f} %), {counted(chosen['bytes'], 'byte')} in {path / PACKED}"
         )
         self.recorder.send(
-            "result", why="all epochs are done", best=self._best_epoch(), folder=str(path), split=split, examples=len(examples), **found.numbers,
+            "result", why=ENDED, best=self._best_epoch(), folder=str(path), split=split, examples=len(examples), **found.numbers,
             classes=found.classes, task=self.job.kind,
         )  # fmt: skip
 
@@ -331,34 +355,21 @@ class _Compression:
             best = row if is_better(row, best) else best
         return best
 
-    def _chosen(self, target: Target | None) -> dict[str, Any]:
-        """The smallest point that loses at most what is allowed; for a size, the last one."""
+    def _chosen(self) -> dict[str, Any]:
+        """The smallest point that loses at most what is allowed; for a size or a speed the last one, for a device the fastest."""
         points: list[dict[str, Any]] = self.state["points"]
-        if target is not None and target.what == "size":
+        what = self.target.what if self.target is not None else ""
+        if what in ("size", "speed"):
             return points[-1]
-        allowed = target.value if target is not None else self.settings["tolerance"]
-        good = [point for point in points if point["error"] <= self.first["error"] + allowed / 100]
-        if target is not None and not good:
+        good = [point for point in points if point["error"] <= allowed_error(self.state)]
+        if what == "error" and not good:
             nearest = min(points, key=lambda point: point["error"])
             raise RunError(
                 "weft compress",
-                f"{target} cannot be reached: the nearest point found has {100 * (nearest['error'] - self.first['error']):+.2f} points of error and is "
+                f"{self.target} cannot be reached: the nearest point found has {100 * (nearest['error'] - self.first['error']):+.2f} points of error and is "
                 f"{nearest['ratio']:.1f} times smaller (point {nearest['number']} in {self.folder.path}). Train longer (epochs=), or keep more "
                 "(density=, bits=).",
             )
-        return max(good, key=lambda point: point["ratio"]) if good else min(points, key=lambda point: point["error"])
-
-
-def _latency(program: Program) -> float | None:
-    """Milliseconds of a call with one example, the fastest of some; None for networks with inputs of several free sizes."""
-    types = program.eval().argument_types()
-    if len(types) != 1 or set(program.manifest.dimensions) - {"batch"}:
-        return None
-    kind = parse_type(types[0], {"batch": 1})
-    call, x = jit(program), zeros(kind.shape, dtype=kind.dtype)
-    times = []
-    for _ in range(_LATENCY_CALLS):
-        begun = time.perf_counter()
-        call(x).numpy()
-        times.append(1000 * (time.perf_counter() - begun))
-    return round(min(times), 4)
+        if not good:
+            return min(points, key=lambda point: point["error"])
+        return max(good, key=lambda point: (point["speed"] or 0.0) if what == "device" else point["ratio"])

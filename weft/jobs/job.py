@@ -16,6 +16,7 @@ from ..errors import RunError, UserError
 from ..io import load
 from ..random import seed as set_seed
 from ..report.text_format import counted, listed
+from ..saved.program import load as load_program
 from ..signals import Terminated
 from ..tensor import Tensor
 from ..tracing.jit import jit
@@ -32,6 +33,7 @@ from .weights import begin_from
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
+REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
     64,
@@ -279,7 +281,10 @@ class Job:
             raise RunError(
                 "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"
             )
-        model.load(load(path))
+        if (folder / REWRITTEN).exists():
+            model = load_program(folder / REWRITTEN).eval()
+        else:
+            model.load(load(path))
         return model, jit(lambda x: prediction_of(model(prepare(x))))
 
 

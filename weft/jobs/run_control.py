@@ -12,6 +12,8 @@ from ..errors import UserError
 from ..locks import lock_holder, writer_of
 from .checkpoints import branch_settings, branch_state, find_checkpoint
 from .checks import check_settings
+from .compression_state import is_compression, read_state
+from .kinds import COMPRESS, TRAIN
 from .queue import JobQueue
 from .record import RUNNING, WAITING, JobRecord
 from .stored import settings_of
@@ -45,7 +47,13 @@ def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None) -> JobR
     """
     if writer_of(folder) is not None:
         raise UserError("runs", f"a run that is not running is required, got {folder.name}. Stop it first.")
-    settings = settings_of("resume", folder)
+    kind, settings = TRAIN, settings_of("resume", folder)
+    if is_compression(folder):
+        if epochs is not None:
+            raise UserError(
+                "runs", f"a compression has no epochs of its own to add to, got epochs={epochs} for {folder.name}."
+            )
+        kind, settings = COMPRESS, read_state(folder)["settings"]
     if epochs is not None:
         if epochs <= settings["epochs"]:
             raise UserError("runs", f"more than the {settings['epochs']} planned epochs are required, got {epochs}.")
@@ -56,7 +64,7 @@ def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None) -> JobR
         raise UserError("runs", f"{folder.name} waits already, as {waiting}.")
     if epochs is None and waiting is not None and waiting.state.state != "done":
         return queue.resume(waiting)
-    job = queue.add(settings)
+    job = queue.add(settings, kind)
     job.set(WAITING, run=str(folder))
     return job
 

@@ -29,12 +29,12 @@ def submit(
     return queue.add(settings, TRAIN, forecast_needs(queue.folder, settings, gpus), owner, priority)
 
 
-def submit_compression(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
+def submit_compression(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Check the settings of a compression and add it to the queue."""
     settings = validated("jobs", {**given, "runs": str(queue.root)}, COMPRESSION)
     check_compression(settings)
     _check_name(queue, settings["name"])
-    return queue.add(settings, COMPRESS)
+    return queue.add(settings, COMPRESS, owner=owner)
 
 
 def _check_name(queue: JobQueue, name: str | None) -> None:

@@ -65,7 +65,7 @@ def layer_picture(layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _point_table(points: Sequence[Mapping[str, Any]], original: Mapping[str, Any], chosen: int | None) -> str:
-    titles = ["point", "density", "bits", "bytes", "times smaller", "error", "latency"]
+    titles = ["point", "density", "bits", "bytes", "times smaller", "error", "latency", "times as fast"]
     rows = [_point_cells("original", original), *(_point_cells(str(p["number"]), p) for p in points)]
     marked = [i for i, point in enumerate(points, 1) if point["number"] == chosen]
     return _table(titles, rows, marked)
@@ -76,6 +76,7 @@ def _point_cells(name: str, point: Mapping[str, Any]) -> list[str]:
     return [
         name, f"{100 * point['density']:.1f} %", "32" if name == "original" else str(point["bits"] or 32), f"{point['bytes']:,}",
         f"{point['ratio']:.1f}", _percent(point["error"]), "" if latency is None else f"{latency:.3f} ms",
+        f"{point['speed']:.1f}" if point.get("speed") else "",
     ]  # fmt: skip
 
 

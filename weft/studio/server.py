@@ -21,6 +21,7 @@ from .config import StudioConfig
 from .forwarded import ForwardedMiddleware
 from .keys import OneTimeToken, secret
 from .library.batches import Batches
+from .library.compressions import Compressions
 from .library.datasets import DatasetLibrary
 from .library.event_stream import EventStream
 from .library.feed import Feed
@@ -77,6 +78,7 @@ def studio_of(config: StudioConfig) -> Studio:
     return Studio(
         config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(config.network_memory), paths, store,
         DiskStorage(root, config.dataset_folder), datasets, Batches(jobs), events, TrainingPreviews(),
+        Compressions(index),
     )  # fmt: skip
 
 

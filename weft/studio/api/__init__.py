@@ -5,6 +5,7 @@ from . import (
     admin,
     classify,
     compare,
+    compressions,
     datasets,
     designs,
     doctor,
@@ -24,6 +25,6 @@ from . import (
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, explain, runs, compare, predictions, classify, events, uploads, doctor, datasets, designs,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, explain, runs, compare, predictions, classify, events, uploads, doctor, datasets, designs,
     search, account, admin,
 )  # fmt: skip

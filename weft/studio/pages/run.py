@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import HTTPException
 from nicegui import ui
 
+from ...jobs.compression_state import is_compression
 from ..library.activity import Activity
 from ..library.feed import Snapshot
 from ..library.runs import RunRow
@@ -18,6 +19,7 @@ from ..ui.frame import frame
 from ..ui.rendering import render
 from .run_charts import overview
 from .run_checkpoints import checkpoint_count, checkpoints_tab
+from .run_compress import compress_tab
 from .run_embedding import embedding
 from .run_evaluation import evaluation
 from .run_files import files, settings_tab
@@ -46,6 +48,7 @@ TABS = (
     RunTab("layers", "Layers", layers, has_progress=False),
     RunTab("embedding", "Embedding", embedding, has_progress=False),
     RunTab("resources", "Resources", resources),
+    RunTab("compress", "Compress", compress_tab, has_progress=False),
     RunTab("checkpoints", "Checkpoints", checkpoints_tab, checkpoint_count),
     RunTab("files", "Files and export", files),
     RunTab("settings", "Settings", settings_tab),
@@ -92,8 +95,9 @@ def _header(studio: Studio, snapshot: Snapshot, run: str) -> str:
     row, active = studio.index.get(run), _activity(snapshot, run)
     if row is None:
         return render("page_header.html", title=run, base=studio.config.prefix)
+    compressing = any(one.status == "running" and one.run != run for one in studio.compressions.of(row, snapshot))
     return render(
-        "run_header.html", row=row, state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
+        "run_header.html", row=row, compressing=compressing, compressed=is_compression(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
         has_report=(row.folder / "report.html").exists(), has_weights=(row.folder / "weights" / "best.safetensors").exists(),
         base=studio.config.prefix,
     )  # fmt: skip

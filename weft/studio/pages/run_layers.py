@@ -10,8 +10,9 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from nicegui import background_tasks, ui
 
-from ...errors import WeftError
+from ...errors import UserError, WeftError
 from ...interpret import LayerSurvey
+from ...jobs.job import REWRITTEN
 from ..library.explained import ExplainedNetwork
 from ..library.layer_facts import LayerRow, shape_text
 from ..library.runs import RunRow
@@ -62,6 +63,10 @@ class LayersView:
         """Load the network and show it; then look at more images to tell which channels are dead."""
         self.sample = None
         try:
+            if (self.row.folder / REWRITTEN).exists():
+                raise UserError(
+                    "studio", f"A compression has changed the layers of {self.row.name}, and keeps its network as one program. The tab Compress shows its layers."
+                )  # fmt: skip
             self.network = await asyncio.to_thread(
                 self.studio.explained.get, self.studio.networks, self.row.folder, self.checkpoint
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
 from ..library.batches import Batches
+from ..library.compressions import Compressions
 from ..library.datasets import DatasetLibrary
 from ..library.embeddings import EmbeddingMaps
 from ..library.event_stream import EventStream
@@ -38,5 +39,6 @@ class Studio:
     batches: Batches
     events: EventStream
     previews: TrainingPreviews
+    compressions: Compressions
     explained: ExplainedNetworks = field(default_factory=ExplainedNetworks)
     embeddings: EmbeddingMaps = field(default_factory=EmbeddingMaps)
