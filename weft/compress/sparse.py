@@ -93,7 +93,15 @@ class SparseReport:
 
     def __str__(self) -> str:
         titles = ["layer", "weight", "kept", "form", "dense MB", "sparse MB", "dense us", "sparse us", "speedup", "now"]
-        return table_text([titles, *(_cells(layer) for layer in self.layers)])
+        return table_text([titles, *(_cells(layer) for layer in self.layers), self._totals()])
+
+    def _totals(self) -> list[str]:
+        """What products read and take before, and now."""
+        before, now = (sum(layer.dense_bytes for layer in self.layers), sum(_now(layer)[0] for layer in self.layers))
+        dense, after = (sum(layer.dense_time for layer in self.layers), sum(_now(layer)[1] for layer in self.layers))
+        times = [f"{dense:.0f}", f"{after:.0f}", f"{dense / after:.1f}x"] if after else [""] * 3
+        count = sum(layer.is_sparse for layer in self.layers)
+        return ["total", "", "", "", f"{before / 1e6:.2f}", f"{now / 1e6:.2f}", *times, f"{count} sparse"]
 
 
 def sparse(model: Module, *, batch: int = 1, choose: Choice = "measured", skip: Sequence[str] = ()) -> SparseReport:
@@ -131,12 +139,11 @@ def sparse(model: Module, *, batch: int = 1, choose: Choice = "measured", skip: 
 def _made(layer: Linear) -> SparseLinear:
     """The sparse layer: shared weights by codes, others by values."""
     shared = parametrization_of(layer, "weight") if is_parametrized(layer, "weight") else None
-    outputs, inputs = layer.weight.shape
     if isinstance(shared, Codebook) and shared.centroids.shape[0] < MOST_CODES:
         weight = sparse_codes(shared.centroids.numpy(), shared.indices.numpy())
     else:
         weight = sparse_values(layer.weight.numpy())
-    return SparseLinear(weight, inputs, layer.bias, layer.activation)
+    return SparseLinear(weight, layer.weight.shape[1], layer.bias, layer.activation)
 
 
 def _compared(path: str, layer: Linear, made: SparseLinear, batch: int, choose: Choice) -> SparseLayer:
@@ -149,9 +156,10 @@ def _compared(path: str, layer: Linear, made: SparseLinear, batch: int, choose: 
         x = asarray(np.random.default_rng(0).normal(size=(batch, made.inputs)).astype(weight.dtype.numpy))
         before, after = _times([lambda x: matmul(x, transpose(weight)), lambda x: sparse_matmul(x, *tensors)], x)
         is_sparse = after < before
+    (outputs, inputs), form = weight.shape, "values" if made.codes is None else "codes"
     return SparseLayer(
-        path, *weight.shape, kept / max(1, weight.size), "values" if made.codes is None else "codes", weight.numpy().nbytes,
-        sum(t.numpy().nbytes for t in tensors), 1e6 * before, 1e6 * after, is_sparse,
+        path, outputs, inputs, kept / max(1, weight.size), form, weight.numpy().nbytes, sum(t.numpy().nbytes for t in tensors),
+        1e6 * before, 1e6 * after, is_sparse,
     )  # fmt: skip
 
 
@@ -168,6 +176,10 @@ def _times(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[f
             f(x).numpy()
             times.append(time.perf_counter() - begin)
     return [min(times) for times in found]
+
+
+def _now(layer: SparseLayer) -> tuple[int, float]:
+    return (layer.sparse_bytes, layer.sparse_time) if layer.is_sparse else (layer.dense_bytes, layer.dense_time)
 
 
 def _cells(layer: SparseLayer) -> list[str]:

@@ -57,7 +57,9 @@ class _Entries:
             inside.append(column)
         row, column = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (rows, inside))
         counts = np.bincount(row, minlength=blocks * outputs)
-        filled = -(-counts // step) * step if counts.sum() >= FILLED * step * max(1, np.count_nonzero(counts)) else counts
+        rows_with_weights = max(1, int(np.count_nonzero(counts)))
+        is_filled = len(row) >= FILLED * step * rows_with_weights
+        filled = -(-counts // step) * step if is_filled else counts
         edges = np.concatenate([[0], np.cumsum(filled)])
         self.place = edges[row] + np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
         self.weights = row % max(1, outputs), row // max(1, outputs) * block + column

@@ -35,13 +35,17 @@ MOST_CODES = 256
 
 def _infer(inputs: tuple[Node, ...], block: int) -> Type:
     if len(inputs) not in (4, 5):
-        raise UserError("sparse_matmul", f"x, values, columns, starts and perhaps codes are required, got {len(inputs)} tensors.")
+        raise UserError(
+            "sparse_matmul", f"x, values, columns, starts and perhaps codes are required, got {len(inputs)} tensors."
+        )
     x, values, columns, starts, *codes = inputs
     accept("sparse_matmul", x.dtype, "float")
     if type(block) is not int or not 1 <= block <= 1 << 16 or block & (block - 1):
         raise UserError("sparse_matmul", f"a block of 1 to 65536 columns, a power of two, is required, got {block}.")
     if len(x.shape) != 2 or len(starts.shape) != 2:
-        raise UserError("sparse_matmul", f"x and starts of two dimensions are required, got {x.shape} and {starts.shape}.")
+        raise UserError(
+            "sparse_matmul", f"x and starts of two dimensions are required, got {x.shape} and {starts.shape}."
+        )
     blocks, ends = starts.shape
     if blocks != -(-x.shape[1] // block) or not ends:
         raise UserError(
@@ -49,12 +53,18 @@ def _infer(inputs: tuple[Node, ...], block: int) -> Type:
             f"starts of shape ({-(-x.shape[1] // block)}, outputs + 1) are required for {x.shape[1]} inputs in blocks of {block}, got {starts.shape}.",
         )
     listed = codes[0] if codes else values
-    for name, node, dtype in (("values", values, x.dtype), ("columns", columns, uint16), ("starts", starts, int32), ("codes", listed, uint8)):
+    for name, node, dtype in (
+        ("values", values, x.dtype),
+        ("columns", columns, uint16),
+        ("starts", starts, int32),
+        ("codes", listed, uint8),
+    ):
         if node.dtype is not dtype and (name != "codes" or codes):
             raise UserError("sparse_matmul", f"{name} of dtype {dtype.name} are required, got {node.dtype.name}.")
     if len(columns.shape) != 1 or listed.shape != columns.shape or len(values.shape) != 1:
         raise UserError(
-            "sparse_matmul", f"a {'code' if codes else 'value'} for each column is required, got {listed.shape} and {columns.shape}."
+            "sparse_matmul",
+            f"a {'code' if codes else 'value'} for each column is required, got {listed.shape} and {columns.shape}.",
         )
     if codes and values.shape[0] > MOST_CODES:
         raise UserError("sparse_matmul", f"a codebook of up to {MOST_CODES} values is required, got {values.shape[0]}.")
@@ -123,7 +133,9 @@ def _decomposed(*given: Any) -> Tensor:
     return matmul(inputs[0], transpose(_weight(inputs, block)))
 
 
-def _vjp(g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], block: int) -> tuple[Tensor | Callable[[], Tensor] | None, ...]:
+def _vjp(
+    g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], block: int
+) -> tuple[Tensor | Callable[[], Tensor] | None, ...]:
     rest = (None,) * (len(inputs) - 2)
     return (lambda: matmul(g, _weight(inputs, block)), lambda: _values_gradient(g, inputs, block), *rest)
 
@@ -151,7 +163,13 @@ def _batched(call: Any, op: Op, block: int) -> Tensor:
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for batch, inputs, outputs, block, size in ((1, 9, 5, 4, 0), (3, 20, 7, 32, 3), (2, 6, 3, 2, 40), (0, 3, 2, 4, 0), (2, 3, 0, 4, 2)):
+    for batch, inputs, outputs, block, size in (
+        (1, 9, 5, 4, 0),
+        (3, 20, 7, 32, 3),
+        (2, 6, 3, 2, 40),
+        (0, 3, 2, 4, 0),
+        (2, 3, 0, 4, 2),
+    ):
         blocks = -(-inputs // block)
         counts = rng.integers(0, 6, blocks * outputs)
         edges = np.concatenate([[0], np.cumsum(counts)])
@@ -184,7 +202,13 @@ _SPARSE_MATMUL.external = False  # what it decomposes into is part of weft, so c
 
 @function
 def sparse_matmul(
-    x: ArrayLike, values: ArrayLike, columns: ArrayLike, starts: ArrayLike, codes: ArrayLike | None = None, *, block: int = BLOCK
+    x: ArrayLike,
+    values: ArrayLike,
+    columns: ArrayLike,
+    starts: ArrayLike,
+    codes: ArrayLike | None = None,
+    *,
+    block: int = BLOCK,
 ) -> Tensor:
     """x W^T over the last axis of x, for a sparse weight W of shape (outputs, inputs): see the top of this file for its form.
 

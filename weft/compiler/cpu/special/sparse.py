@@ -155,13 +155,18 @@ class _Rows:
         parts = range(0, self.step, 4)
         if self.form == "values":
             four = vector(storage_type(self.dtype), 4)
-            return [from_storage(self.code, self.code.read(self.of["x1"], self.code.plus(entry, i), four), self.dtype) for i in parts]
+            return [
+                from_storage(self.code, self.code.read(self.of["x1"], self.code.plus(entry, i), four), self.dtype)
+                for i in parts
+            ]
         return [self._looked_up(code, part) for code in self._codes(entry) for part in range(2)]
 
     def _codes(self, entry: Value) -> list[Value]:
         """The next codes, eight to a word."""
         code = self.code
-        return [code.load(code.at(self.of["x4"], code.plus(entry, i), I8), typ=I64, align=1) for i in range(0, self.step, 8)]
+        return [
+            code.load(code.at(self.of["x4"], code.plus(entry, i), I8), typ=I64, align=1) for i in range(0, self.step, 8)
+        ]
 
     def _looked_up(self, codes: Value, part: int) -> Value:
         code = self.code
@@ -192,7 +197,9 @@ class _Rows:
             with code.loop(0, 4 * TABLE) as i:
                 plane, number = code.sdiv(i, code.i64(TABLE)), code.srem(i, code.i64(TABLE))
                 code.write(code.read(self.table, code.plus(code.times(number, 4), plane), I8), bytes, i)
-            self.planes = [[code.read(bytes, 16 * half + TABLE * b, vector(I8, 16)) for half in range(2)] for b in range(4)]
+            self.planes = [
+                [code.read(bytes, 16 * half + TABLE * b, vector(I8, 16)) for half in range(2)] for b in range(4)
+            ]
 
     def _looked_up_in_registers(self, entry: Value) -> list[Value]:
         """16 codes: each byte of their values by one table lookup, and the bytes of each value put together."""
