@@ -56,8 +56,8 @@ def contestants(inputs: int, outputs: int, density: float, batch: int) -> dict[s
 
 
 def product(arrays: SparseArrays, x: Any) -> Callable[[], Any]:
-    held = [weft.asarray(array) for array in arrays if array is not None]
-    compiled = weft.jit(lambda x: weft.sparse_matmul(x, *held))
+    held = [weft.asarray(array) for array in arrays.tensors]
+    compiled = weft.jit(lambda x: weft.sparse_matmul(x, *held, block=arrays.block))
     return lambda: compiled(x).numpy()
 
 

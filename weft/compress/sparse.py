@@ -38,6 +38,7 @@ from .sparse_format import SparseArrays, sparse_codes, sparse_values
 
 Choice = Literal["measured", "all"]
 SECONDS, LEAST_RUNS, MOST_RUNS = 0.02, 5, 200  # of each measurement
+MARGIN = 1.1  # times as fast as the dense product: less may be noise
 
 
 class SparseLinear(Module):
@@ -49,14 +50,14 @@ class SparseLinear(Module):
     """
 
     def __init__(self, weight: SparseArrays, inputs: int, bias: Tensor | None, activation: Activation = None) -> None:
-        self.inputs, self.bias, self.activation = inputs, bias, activation
+        self.inputs, self.block, self.bias, self.activation = inputs, weight.block, bias, activation
         self.values = asarray(weight.values).realize()
         self.columns, self.starts = asarray(weight.columns).realize(), asarray(weight.starts).realize()
         self.codes = None if weight.codes is None else asarray(weight.codes).realize()
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = check_channels("SparseLinear", x, self.inputs, axis=-1)
-        y = sparse_matmul(x, self.values, self.columns, self.starts, self.codes)
+        y = sparse_matmul(x, self.values, self.columns, self.starts, self.codes, block=self.block)
         return find(self.activation)(y if self.bias is None else y + self.bias)
 
 
@@ -74,6 +75,7 @@ class SparseLayer:
     dense_time: float
     sparse_time: float
     is_sparse: bool
+    reason: str  # why it stayed dense
 
     @property
     def speedup(self) -> float:
@@ -107,8 +109,8 @@ class SparseReport:
 def sparse(model: Module, *, batch: int = 1, choose: Choice = "measured", skip: Sequence[str] = ()) -> SparseReport:
     """Replace linear layers whose weights are mostly 0 by sparse ones, in place; what became of each.
 
-    `choose`: "measured" replaces a layer if the sparse product is faster than the dense one on the current device for so many examples (`batch`);
-    "all" replaces every linear layer that has a weight of 0. Layers in `skip`, by path, stay as they are.
+    `choose`: "measured" replaces a layer if the sparse weight is smaller than the dense one, and its product with so many examples (`batch`) at least 1.1 times
+    as fast, measured on the current device; "all" replaces every linear layer that has a weight of 0. Layers in `skip`, by path, stay as they are.
 
     >>> from weft import compress, nn
     >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)).eval()
@@ -147,19 +149,27 @@ def _made(layer: Linear) -> SparseLinear:
 
 
 def _compared(path: str, layer: Linear, made: SparseLinear, batch: int, choose: Choice) -> SparseLayer:
+    """What both forms of a layer read and take, and which of them is chosen."""
     weight = layer.weight.detach().realize()
-    kept = int(np.count_nonzero(weight.numpy()))
-    tensors = [made.values, made.columns, made.starts, *([] if made.codes is None else [made.codes])]
-    before, after = 0.0, 0.0
-    is_sparse = kept < weight.size
-    if choose == "measured" and is_sparse:
-        x = asarray(np.random.default_rng(0).normal(size=(batch, made.inputs)).astype(weight.dtype.numpy))
-        before, after = _times([lambda x: matmul(x, transpose(weight)), lambda x: sparse_matmul(x, *tensors)], x)
-        is_sparse = after < before
-    (outputs, inputs), form = weight.shape, "values" if made.codes is None else "codes"
+    outputs, inputs = weight.shape
+    tensors = [t for t in (made.values, made.columns, made.starts, made.codes) if t is not None]
+    kept, before, after = (
+        int(np.count_nonzero(weight.numpy())),
+        weight.numpy().nbytes,
+        sum(t.numpy().nbytes for t in tensors),
+    )
+    dense_time, sparse_time, is_sparse = 0.0, 0.0, kept < weight.size
+    reason = "" if is_sparse else "nothing is pruned"
+    if is_sparse and choose == "measured":
+        if after < before:
+            x = asarray(np.random.default_rng(0).normal(size=(batch, inputs)).astype(weight.dtype.numpy))
+            products = [lambda x: matmul(x, transpose(weight)), lambda x: sparse_matmul(x, *tensors, block=made.block)]
+            dense_time, sparse_time = _times(products, x)
+        is_sparse = dense_time > MARGIN * sparse_time
+        reason = "" if is_sparse else "not faster" if after < before else "not smaller"
     return SparseLayer(
-        path, outputs, inputs, kept / max(1, weight.size), form, weight.numpy().nbytes, sum(t.numpy().nbytes for t in tensors),
-        1e6 * before, 1e6 * after, is_sparse,
+        path, outputs, inputs, kept / max(1, weight.size), "values" if made.codes is None else "codes", before, after,
+        1e6 * dense_time, 1e6 * sparse_time, is_sparse, reason,
     )  # fmt: skip
 
 
@@ -186,5 +196,5 @@ def _cells(layer: SparseLayer) -> list[str]:
     times = [f"{t:.0f}" if t else "" for t in (layer.dense_time, layer.sparse_time)]
     return [
         layer.name, f"{layer.outputs} x {layer.inputs}", f"{100 * layer.density:.1f} %", layer.form, f"{layer.dense_bytes / 1e6:.2f}",
-        f"{layer.sparse_bytes / 1e6:.2f}", *times, f"{layer.speedup:.1f}x" if layer.speedup else "", "sparse" if layer.is_sparse else "dense",
+        f"{layer.sparse_bytes / 1e6:.2f}", *times, f"{layer.speedup:.1f}x" if layer.speedup else "", "sparse" if layer.is_sparse else f"dense: {layer.reason}",
     ]  # fmt: skip

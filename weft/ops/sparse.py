@@ -3,10 +3,10 @@
 The form is that of compressed sparse rows, for blocks of columns one after the other. Weights are listed by block, then by output, then by column:
 
     starts[b, o]      where the weights of block b and output o begin; they end where those of o + 1 begin, starts[b, o + 1]
-    columns[e]        the input of weight e, counted from the start of its block: two bytes
+    columns[e]        the input of weight e, counted from the start of its block of `block` inputs: two bytes
     values[e]         its value; or, with codes, values[codes[e]]: a codebook, and one byte for each weight
 
-Codes beyond the codebook stand for 0, and so do weights of inputs that do not exist; of a column only the bits count that number the inputs of a block. So
+Codes beyond the codebook stand for 0, and columns beyond the block for an input that is 0: what fills up a row. Of a column only so many bits count as `block` has. So
 every content has a meaning, and kernels need no checks. `weft.compress.sparse` makes these tensors.
 """
 
@@ -29,7 +29,7 @@ from .indexing import gather, scatter
 from .movement import concat, reshape, stack, transpose
 from .sorting import searchsorted
 
-BLOCK = 8192  # columns: their float32 inputs fill half of a typical L1 cache
+MOST_COLUMNS = (1 << 16) - 1  # of a block: one number more stands for none of them
 MOST_CODES = 256
 
 
@@ -40,8 +40,8 @@ def _infer(inputs: tuple[Node, ...], block: int) -> Type:
         )
     x, values, columns, starts, *codes = inputs
     accept("sparse_matmul", x.dtype, "float")
-    if type(block) is not int or not 1 <= block <= 1 << 16 or block & (block - 1):
-        raise UserError("sparse_matmul", f"a block of 1 to 65536 columns, a power of two, is required, got {block}.")
+    if type(block) is not int or not 1 <= block <= MOST_COLUMNS:
+        raise UserError("sparse_matmul", f"a block of 1 to {MOST_COLUMNS} columns is required, got {block}.")
     if len(x.shape) != 2 or len(starts.shape) != 2:
         raise UserError(
             "sparse_matmul", f"x and starts of two dimensions are required, got {x.shape} and {starts.shape}."
@@ -77,6 +77,11 @@ def _reference(inputs: tuple[np.ndarray, ...], block: int) -> np.ndarray:
     return np.asarray(x.astype(np.float64) @ weight.T).astype(x.dtype)
 
 
+def used_bits(block: int) -> int:
+    """A mask of the bits of a column that count: those of the number of columns in a block."""
+    return (1 << block.bit_length()) - 1
+
+
 def dense_weight(
     values: np.ndarray, columns: np.ndarray, starts: np.ndarray, codes: np.ndarray | None, block: int, inputs: int
 ) -> np.ndarray:
@@ -89,9 +94,10 @@ def dense_weight(
     first = np.cumsum(counts) - counts
     entry = np.arange(counts.sum()) - np.repeat(first - begin.ravel(), counts)
     where_from = np.repeat(np.arange(blocks * outputs), counts)
-    column = where_from // max(outputs, 1) * block + columns[entry] % block
+    inside = columns[entry].astype(np.int64) & used_bits(block)
+    column = where_from // max(outputs, 1) * block + inside
     found = np.zeros((outputs, inputs))
-    there = column < inputs
+    there = (inside < block) & (column < inputs)
     np.add.at(found, (where_from[there] % max(outputs, 1), column[there]), values[entry[there]].astype(np.float64))
     return found
 
@@ -105,8 +111,9 @@ def _places(inputs: Sequence[Tensor], block: int) -> tuple[Tensor, Tensor, Tenso
     outputs, (count,) = starts.shape[1] - 1, columns.shape
     entry = iota(count)
     number = searchsorted(reshape(starts[:, :-1], (-1,)), astype(entry, int32), side="right") - 1
-    column = number // outputs * block + astype(columns, int64) % block
-    there = (number >= 0) & (entry < starts[-1, -1]) & (column < x.shape[1])
+    inside = astype(columns, int64) & used_bits(block)
+    column = number // outputs * block + inside
+    there = (number >= 0) & (entry < starts[-1, -1]) & (inside < block) & (column < x.shape[1])
     return where(there, number % outputs, 0), where(there, column, 0), there
 
 
@@ -165,7 +172,7 @@ def _batched(call: Any, op: Op, block: int) -> Tensor:
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for batch, inputs, outputs, block, size in (
         (1, 9, 5, 4, 0),
-        (3, 20, 7, 32, 3),
+        (3, 20, 7, 31, 3),
         (2, 6, 3, 2, 40),
         (0, 3, 2, 4, 0),
         (2, 3, 0, 4, 2),
@@ -174,7 +181,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         counts = rng.integers(0, 6, blocks * outputs)
         edges = np.concatenate([[0], np.cumsum(counts)])
         starts = np.stack([edges[b * outputs : (b + 1) * outputs + 1] for b in range(blocks)]).astype(np.int32)
-        columns = rng.integers(0, block, edges[-1]).astype(np.uint16)
+        columns = rng.integers(0, 2 * block, edges[-1]).astype(np.uint16)
         given = [rng.normal(size=(batch, inputs)), rng.normal(size=size or edges[-1]), columns, starts]
         yield Sample([*given, *([rng.integers(0, size + 1, edges[-1]).astype(np.uint8)] if size else [])], (block,))
 
@@ -189,7 +196,7 @@ def _wrong(**changes: Any) -> Callable[[], Any]:
 _SPARSE_MATMUL = Op(
     "sparse_matmul", "index", _infer, _reference, _vjp, ("block",), None, True, samples=_samples,
     errors=(
-        Wrong(_wrong(block=3), "[sparse_matmul] a block of 1 to 65536 columns, a power of two, is required, got 3"),
+        Wrong(_wrong(block=0), "[sparse_matmul] a block of 1 to 65535 columns is required, got 0"),
         Wrong(_wrong(x=zeros((1, 5))), "[sparse_matmul] starts of shape (2, outputs + 1) are required for 5 inputs in blocks of 4, got (1, 3)"),
         Wrong(_wrong(columns=zeros(3, dtype=int32)), "[sparse_matmul] columns of dtype uint16 are required, got int32"),
         Wrong(_wrong(values=zeros(2)), "[sparse_matmul] a value for each column is required, got (2,) and (3,)"),
@@ -208,9 +215,10 @@ def sparse_matmul(
     starts: ArrayLike,
     codes: ArrayLike | None = None,
     *,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Tensor:
-    """x W^T over the last axis of x, for a sparse weight W of shape (outputs, inputs): see the top of this file for its form.
+    """x W^T over the last axis of x, for a sparse weight W of shape (outputs, inputs): see the top of this file for its form. Without
+    `block` all inputs are one.
 
     On CPUs only the weights that are listed are read and multiplied. On other devices W is made in every call. The derivative is that with
     respect to x and to the values.
@@ -223,5 +231,5 @@ def sparse_matmul(
     x, starts = as_tensor(x), as_tensor(starts)
     flat = reshape(x, (-1, x.shape[-1])) if x.ndim != 2 else x
     weight = (as_tensor(values, x.dtype), as_tensor(columns), starts, *(() if codes is None else (as_tensor(codes),)))
-    y = emit(_SPARSE_MATMUL, (flat, *weight), (block,))
+    y = emit(_SPARSE_MATMUL, (flat, *weight), (x.shape[-1] if block is None else block,))
     return reshape(y, (*x.shape[:-1], y.shape[-1]))

@@ -1,17 +1,14 @@
 """sparse_matmul: a few examples times a sparse weight, row after row of the weight.
 
 A product with one example is bound by bytes and instructions for each kept weight: two bytes of column, and the value or a byte of code. Columns
-are counted from the start of a block of columns, so that two bytes suffice and the block's inputs stay in the L1 cache. Inputs are copied first,
-padded with zeros to whole blocks, and only the bits of a column that count inside of a block are used: whatever a damaged weight holds, nothing
-beyond the copy is read.
+are counted from the start of a block of columns, so that two bytes suffice and the block's inputs stay in the L1 cache. Inputs are copied first, each
+block padded with zeros to a power of two, and only so many bits of a column are used: whatever a damaged weight holds, nothing beyond the copy is read.
 
 Several examples are the lanes of vectors: the copy has those of one input side by side. Each weight is added to one of CHAINS sums, by its place in the
 row, whatever the number of examples and threads: bits do not depend on them.
 """
 
 from __future__ import annotations
-
-from math import prod
 
 from llvmlite import ir
 
@@ -23,46 +20,56 @@ from ..ir_builder import F32, I8, I16, I32, I64, PTR, Code, Value, constant, new
 from ..library import library
 from ..scalars import from_storage, register_type, storage_type, to_storage
 from ..target import current_target
+from .scatter import in_vectors
 
 CHAINS = 4  # sums of a row
 MOST_LANES = 16  # examples of a chunk
 TABLE = 32  # values of a codebook that NEON looks up in registers
 CODES = 256
-COPY = ("x0", "work", "tid", "threads", "batch", "inputs", "padded")
-ROWS = ("work", "x1", "x2", "x3", "y", "tid", "threads", "batch", "outputs", "blocks", "padded", "count")
+COPY = ("x0", "work", "tid", "threads", "batch", "inputs", "blocks", "block")
+ROWS = ("work", "x1", "x2", "x3", "y", "tid", "threads", "batch", "outputs", "blocks", "count")
 CODED = ("x4", "size")
 
 
 @library("sparse")
 def make(symbol: str) -> ir.Module:
-    """sparse.copy.DTYPE.LANES, sparse.rows.DTYPE.LANES.BITS.FORM: columns of so many bits; the form is `values`, `codes` or `few` (codes up to TABLE)"""
+    """sparse.copy.DTYPE.LANES.BITS, sparse.rows.DTYPE.LANES.BITS.FORM: columns of so many bits; the form is `values`, `codes` or `few` (codes up to TABLE)"""
     _, part, dtype, lanes, *rest = symbol.split(".")
     module = new_module(symbol)
     if part == "copy":
-        _copy(module, symbol, as_dtype(dtype), int(lanes))
+        _copy(module, symbol, as_dtype(dtype), int(lanes), int(rest[0]))
     else:
         _Rows(module, symbol, as_dtype(dtype), int(lanes), int(rest[0]), rest[1]).write()
     return module
 
 
-def _copy(module: ir.Module, symbol: str, dtype: DType, lanes: int) -> None:
-    """Chunks of examples as (chunk, input, lane), zero where there is no example or no input."""
+def _copy(module: ir.Module, symbol: str, dtype: DType, lanes: int, bits: int) -> None:
+    """Chunks of examples as (chunk, block, column, lane), zero where there is no example or no input."""
     code = Code.begin(module, symbol, [PTR] * 2 + [I64] * (len(COPY) - 2))
     of = dict(zip(COPY, code.arguments, strict=True))
-    first, last = code.share(of["padded"], of["tid"], of["threads"])
+    first, last = code.share(1 << bits, of["tid"], of["threads"])  # every thread has some columns of each block
     chunks = code.ceil_div(of["batch"], lanes)
-    zero = constant(register_type(dtype), 0.0)
-    with code.loop(0, chunks, name="chunk") as chunk, code.loop(0, lanes, name="lane") as lane:
-        example = code.plus(code.times(chunk, lanes), lane)
-        there = code.select(code.icmp_signed("<", example, of["batch"]), of["inputs"], code.i64(0))
+    with (
+        code.loop(0, chunks, name="chunk") as chunk,
+        code.loop(0, lanes, name="lane") as lane,
+        code.loop(0, of["blocks"], name="block") as block,
+    ):
+        example, left = code.plus(code.times(chunk, lanes), lane), code.mul(block, of["block"])
+        inputs = code.minimum(of["block"], code.sub(of["inputs"], left))
+        there = code.select(code.icmp_signed("<", example, of["batch"]), inputs, code.i64(0))
         end = code.maximum(first, code.minimum(last, there))
-        target = code.plus(code.times(code.mul(chunk, of["padded"]), lanes), lane)
-        source = code.mul(example, of["inputs"])
-        with code.loop(first, end, name="input") as i:
-            value = from_storage(code, code.read(of["x0"], code.plus(source, i), storage_type(dtype)), dtype)
-            code.write(value, of["work"], code.plus(target, code.times(i, lanes)))
-        with code.loop(end, last, name="rest") as i:
-            code.write(zero, of["work"], code.plus(target, code.times(i, lanes)))
+        source = code.plus(code.mul(example, of["inputs"]), left)
+        start = code.times(code.plus(code.mul(chunk, of["blocks"]), block), lanes << bits)
+        target = code.plus(start, lane)
+        wide = current_target().lanes(32) if lanes == 1 else 1
+        for begin, stop, width in in_vectors(code, first, end, wide):
+            with code.loop(begin, stop, width, name="input") as i:
+                stored = code.read(of["x0"], code.plus(source, i), vector(storage_type(dtype), width))
+                code.write(from_storage(code, stored, dtype), of["work"], code.plus(target, code.times(i, lanes)))
+        for begin, stop, width in in_vectors(code, end, last, wide):
+            with code.loop(begin, stop, width, name="rest") as i:
+                zero = constant(vector(register_type(dtype), width), 0.0)
+                code.write(zero, of["work"], code.plus(target, code.times(i, lanes)))
     code.done()
 
 
@@ -78,7 +85,7 @@ class _Rows:
         self.number = register_type(dtype)
         self.sums = vector(self.number, lanes)
         self.tile = max(1, thresholds.sparse_tile // lanes)
-        self.step = 8 if form == "values" else 16  # weights of one iteration
+        self.step = 16  # weights of an iteration
 
     def write(self) -> None:
         code, of = self.code, self.of
@@ -87,7 +94,9 @@ class _Rows:
         totals = code.stack_array(self.sums, self.tile)
         first, last = code.share(of["outputs"], of["tid"], of["threads"])
         with code.loop(0, code.ceil_div(of["batch"], self.lanes), name="chunk") as chunk:
-            inputs = code.at(of["work"], code.times(code.mul(chunk, of["padded"]), self.lanes), self.number)
+            inputs = code.at(
+                of["work"], code.times(code.mul(chunk, of["blocks"]), self.lanes << self.bits), self.number
+            )
             with code.loop(first, last, self.tile, name="tile") as tile:
                 end = code.minimum(last, code.plus(tile, self.tile))
                 with code.loop(tile, end) as row:
@@ -241,18 +250,14 @@ def plan(node: Node, threads: int) -> Plan:
     if not batch * outputs:
         return Plan("nothing", (), 0, 0)
     lanes = min(MOST_LANES, 1 << (batch - 1).bit_length())
-    padded = starts.shape[0] * block
+    blocks, bits = starts.shape[0], block.bit_length()
     form = "values" if not codes else "few" if values.shape[0] <= TABLE else "codes"
-    copied = ("x0", "work", "tid", "threads", batch, inputs, padded)
-    rows = ("work", "x1", "x2", "x3", "y", "tid", "threads", batch, outputs, starts.shape[0], padded, columns.shape[0])
     name, reads = x.dtype.name, {"work", *(f"x{i}" for i in range(1, len(node.inputs)))}
-    phases = (
-        PlanPhase(f"sparse.copy.{name}.{lanes}", copied, frozenset({"x0"}), frozenset({"work"})),
-        PlanPhase(
-            f"sparse.rows.{name}.{lanes}.{block.bit_length() - 1}.{form}",
-            rows + (("x4", values.shape[0]) if codes else ()), frozenset(reads), frozenset({"y"}),
-        ),
-    )  # fmt: skip
+    copied = ("x0", "work", "tid", "threads", batch, inputs, blocks, block)
+    rows = ("work", "x1", "x2", "x3", "y", "tid", "threads", batch, outputs, blocks, columns.shape[0])
+    coded = ("x4", values.shape[0]) if codes else ()
+    copy = PlanPhase(f"sparse.copy.{name}.{lanes}.{bits}", copied, frozenset({"x0"}), frozenset({"work"}))
+    multiply = PlanPhase(f"sparse.rows.{name}.{lanes}.{bits}.{form}", rows + coded, frozenset(reads), frozenset({"y"}))
     itemsize = 8 if x.dtype.bits == 64 else 4
-    workspace = itemsize * lanes * -(-batch // lanes) * padded
-    return Plan(f"sparse product ({form})", phases, workspace, 2 * batch * prod(columns.shape))
+    workspace = itemsize * -(-batch // lanes) * lanes * blocks << bits
+    return Plan(f"sparse product ({form})", (copy, multiply), workspace, 2 * batch * columns.shape[0])
