@@ -87,7 +87,7 @@ def test_bits_depend_neither_on_threads_nor_on_the_batch():
     x = RNG.normal(size=(33, 500)).astype(np.float32)
     for arrays in forms:
         alone = np.concatenate([product(row[None], arrays) for row in x])
-        for batch, threads in ((1, 3), (2, 2), (15, 1), (16, 2), (17, 3), (33, 2)):
+        for batch, threads in ((1, 3), (2, 2), (7, 1), (8, 2), (9, 3), (33, 2)):
             np.testing.assert_array_equal(product(x[:batch], arrays, threads), alone[:batch])
             counted()
         for tile in (1, 3, 1000):
@@ -152,7 +152,7 @@ def test_a_device_without_the_kernel_makes_the_dense_weight(monkeypatch, tmp_pat
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64", "armv7", "riscv64", "wasm32"])
 def test_kernels_compile_for_other_cpus(target):
     with compiling_for(find_target(target)):
-        for form, lanes in (("values", 1), ("few", 1), ("codes", 16)):
+        for form, lanes in (("values", 1), ("few", 1), ("codes", 8)):
             assert assembly(module_of(f"sparse.rows.float32.{lanes}.13.{form}"), find_target(target))
             counted()
 

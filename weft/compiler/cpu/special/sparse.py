@@ -23,7 +23,7 @@ from ..target import current_target
 from .scatter import in_vectors
 
 CHAINS = 4  # sums of a row
-MOST_LANES = 16  # examples of a chunk
+MOST_LANES = 8  # examples of a chunk: more would not leave the inputs of a block in the caches
 TABLE = 32  # values of a codebook that NEON looks up in registers
 CODES = 256
 COPY = ("x0", "work", "tid", "threads", "batch", "inputs", "blocks", "block")
