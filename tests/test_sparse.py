@@ -107,6 +107,18 @@ def test_what_does_not_fit_the_form_counts_as_zero():
         close(product(x, arrays), expected, weft.float32, slack=10)
 
 
+def test_inputs_that_no_weight_reads_do_not_matter():
+    """Rows are filled up with weights of an input that is 0, not of one that could be infinite."""
+    codes = np.zeros((3, 100), int)
+    codes[:, 1 : FILLED * STEP + 2] = 1
+    x = np.full((1, 100), np.inf, np.float32)
+    x[:, 1 : FILLED * STEP + 2] = 2.0
+    for arrays in (sparse_values(codes.astype(np.float32)), sparse_codes(np.ones(1, np.float32), codes)):
+        assert len(arrays.columns) > 3 * (FILLED * STEP + 1)
+        np.testing.assert_array_equal(product(x, arrays), 2.0 * (FILLED * STEP + 1))
+        counted()
+
+
 def test_derivatives_by_the_inputs_and_the_values():
     dense, values, codes = weights(7, 30, 0.4, 5, 16)
     x, g = RNG.normal(size=(3, 30)).astype(np.float32), RNG.normal(size=(3, 7)).astype(np.float32)
