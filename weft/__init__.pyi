@@ -250,6 +250,7 @@ from .ops.sorting import isin as isin
 from .ops.sorting import searchsorted as searchsorted
 from .ops.sorting import sort as sort
 from .ops.sorting import top_k as top_k
+from .ops.sparse import sparse_matmul as sparse_matmul
 from .ops.standard import __array_namespace_info__ as __array_namespace_info__
 from .ops.standard import array_namespace as array_namespace
 from .ops.standard import can_cast as can_cast

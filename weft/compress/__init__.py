@@ -23,6 +23,7 @@ patterns      masks with a pattern: N of M neighbours, blocks
 snip          masks at initialization, by the gradient of the loss
 channels      masks of whole channels, and networks that shrink by them; `channel_labels` follows channels through the graph
 replace       other tensors and layers in the place of those of a network
+sparse        linear layers that only store and multiply the weights that are kept; `sparse_format` lists them as the kernel reads them
 pack          saved programs with packed weights (weft/packing)
 layer_sizes   the report: bits and bytes of each layer after each step
 

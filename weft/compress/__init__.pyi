@@ -58,5 +58,9 @@ from .size_search import density_for as density_for
 from .size_search import packed_bytes as packed_bytes
 from .size_search import scaled_densities as scaled_densities
 from .snip import snip as snip
+from .sparse import SparseLayer as SparseLayer
+from .sparse import SparseLinear as SparseLinear
+from .sparse import SparseReport as SparseReport
+from .sparse import sparse as sparse
 from .weight_only import GroupedWeight as GroupedWeight
 from .weight_only import weight_only as weight_only

@@ -63,7 +63,7 @@ class CompressionReport:
         rows = [_cells(layer) for layer in self.layers]
         weights = sum(layer.weights for layer in self.layers)
         total = ["total", f"{weights:,}", "", "", "", "", "", f"{self.before:,}", f"{self.after:,}", f"{self.ratio:.1f}x", "100.0 %"]  # fmt: skip
-        return _table([titles, *rows, total])
+        return table_text([titles, *rows, total])
 
 
 def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> CompressionReport:
@@ -149,8 +149,8 @@ def _cells(layer: LayerSize) -> list[str]:
     ]  # fmt: skip
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns that end at the right; the first begins at the left."""
+def table_text(rows: Sequence[Sequence[str]]) -> str:
+    """Columns that end at the right; the first begins at the left. The first row has titles, the last one totals."""
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join([row[0].ljust(wide[0]), *(cell.rjust(w) for cell, w in zip(row[1:], wide[1:], strict=True))]).rstrip()

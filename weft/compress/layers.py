@@ -97,5 +97,5 @@ def layers_of(
             raise UserError(where, f"skip names {path!r}, which is no such layer. {nearest(path, list(known))}")
     chosen = {path: layer for path, layer in known.items() if path not in skip}
     if not chosen:
-        raise UserError(where, f"a network with {what} is required, got none to quantize.")
+        raise UserError(where, f"a network with {what} is required, got none.")
     return chosen

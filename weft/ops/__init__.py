@@ -18,6 +18,7 @@ from . import reduce as reduce
 from . import selection as selection
 from . import slice_update as slice_update
 from . import sorting as sorting
+from . import sparse as sparse
 from . import standard as standard
 from . import statistics as statistics
 from . import subscript as subscript

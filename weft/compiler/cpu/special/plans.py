@@ -1,4 +1,4 @@
-"""Plans of the ops that are neither loops nor matrix products: sort, scatter, cumulative sum and product."""
+"""Plans of the ops that are neither loops nor matrix products: sort, scatter, cumulative sum and product, products with sparse weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....errors import InternalError
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan
 from . import cumulative as cumulate
-from . import scatter, slice_update, sort, top_k
+from . import scatter, slice_update, sort, sparse, top_k
 
 PLANS: dict[
     str, Callable[..., Plan]
@@ -19,6 +19,7 @@ PLANS: dict[
     "update_slice": slice_update.plan,
     "cumsum": cumulate.plan,
     "cumprod": cumulate.plan,
+    "sparse_matmul": sparse.plan,
 }
 
 
