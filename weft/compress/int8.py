@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UserError
+from ..nn.merge import Residual
 from ..nn.module import Module
 from .equalize import corrected_bias
 from .equalize import equalize as equalize_channels
@@ -65,7 +66,8 @@ def quantize(
     """Quantize the weights and the inputs of all convolutions and linear layers, in place; the grids of each layer by path.
 
     `calibration` is an array, or batches x or (x, y), as the network is given them; `prepare` is applied to them first, as in training. Batch norms and ReLUs
-    are folded into the layers before them. `skip` names layers that stay as they are.
+    are folded into the layers before them. The inputs of residual blocks are quantized too, so that the shortcut reads 8 bits. `skip` names layers that
+    stay as they are.
     """
     check_bits("quantize", bits)
     input_bits = check_bits("quantize", bits if activation_bits is None else activation_bits)
@@ -75,9 +77,14 @@ def quantize(
         equalize_channels(model, batches[0])
         fold(model, batches[0])
     layers = _layers(model, skip)
-    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
     per_channel = _is_channel("activation_scope", activation_scope)
+    blocks = {} if per_channel else _blocks(model)
+    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
+    places |= {path: ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()}
     seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
+    for path, block in blocks.items():
+        values = seen[places[path]].values
+        tap(block, before=FakeQuantize(best_grid("quantize", values, input_bits, activations, method, None, percent)))
     for path, layer in layers.items():
         one = seen[places[path]]
         axis = channel_axis(layer) if per_channel else None
@@ -110,6 +117,17 @@ def _layers(model: Module, skip: Sequence[str]) -> dict[str, Any]:
         if tapped(layer, BEFORE) is not None:
             raise UserError("quantize", f"a network that is not quantized yet is required, but {path or 'it'} is.")
     return chosen
+
+
+def _blocks(model: Module) -> dict[str, Residual]:
+    """Residual blocks by path; a shortcut with weights of its own quantizes what it reads."""
+    named = model.named_modules()
+    found = {path: block for path, block in named.items() if isinstance(block, Residual)}
+    return {p: b for p, b in found.items() if b.shortcut is None or not _has_products(b.shortcut)}
+
+
+def _has_products(module: Module) -> bool:
+    return any(isinstance(part, PRODUCTS) for part in module.modules())
 
 
 def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:

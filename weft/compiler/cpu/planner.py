@@ -62,9 +62,9 @@ def _plan_integer_convolution(
         return Plan("nothing", (), 0, 0)
     (x, w), (_, shape) = kernel.views, described(anchor)
     unsigned = x.base.dtype is uint8, (x if shape.depthwise else w).base.dtype is uint8
-    kind = kind_of(*unsigned)
-    main = conv.integers(shape, kind, threads, packed=invariant)
-    return _with_packing(main, *conv.integer_packing(shape, kind)) if invariant else main
+    kind, border = kind_of(*unsigned), anchor.param("border")
+    main = conv.integers(shape, kind, threads, border, packed=invariant)
+    return _with_packing(main, *conv.integer_packing(shape, kind, border)) if invariant else main
 
 
 def _plan_filter_gradient(

@@ -47,16 +47,16 @@ def forward(
     )
 
 
-def integers(shape: ConvShape, kind: str, threads: int, *, packed: bool = False) -> Plan:
-    """y = conv(x, w) of 8-bit integers, summed in int32."""
+def integers(shape: ConvShape, kind: str, threads: int, border: int = 0, *, packed: bool = False) -> Plan:
+    """y = conv(x, w) of 8-bit integers, summed in int32. The padding has the value `border`."""
     names = SweepOperands("x", "y", "w_packed" if packed else "work")
     plan = conv_depth.sweep_plan if shape.depthwise else sweep_plan
-    return plan("DIRECT", integer_sweep(shape, kind), threads, current_target(), names, packed)
+    return plan("DIRECT", integer_sweep(shape, kind, border), threads, current_target(), names, packed)
 
 
-def integer_packing(shape: ConvShape, kind: str) -> tuple[Plan, int]:
+def integer_packing(shape: ConvShape, kind: str, border: int = 0) -> tuple[Plan, int]:
     """The plan that writes "w_packed" from a filter of 8-bit integers, and the bytes it writes."""
-    sweep, target = integer_sweep(shape, kind), current_target()
+    sweep, target = integer_sweep(shape, kind, border), current_target()
     if shape.depthwise:
         size = conv_depth.packed_size(sweep, target)
         return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), 4 * size
