@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DType, int8, int32, uint8
+from ...dtypes import DType, float32, int8, int32, uint8
 from ...graph.graph import rebuild
 from ...graph.node import OPS, Node, Op, Type, make
+from ...graph.rewrite import rule
 from ..ir.conv_shape import conv_flops
 from .graph_builders import cast, move
 
@@ -48,6 +49,30 @@ def in_words(x: Node) -> Node:
     more = -x.shape[-1] % WORD
     widths = ((0, 0, 0),) * (len(x.shape) - 1) + ((0, more, 0),)
     return make(OPS["pad"], (x,), (widths, 0)) if more else x
+
+
+# --- requantization -----------------------------------------------------------------------------------------------------------
+
+
+@rule("cast")
+def rounded_to_8_bits(node: Node) -> Node | None:
+    """cast(round(x)) to 8 bits as one op, which has a faster form than the two."""
+    [rounded] = node.inputs
+    if node.dtype not in (int8, uint8) or rounded.op.name != "round" or rounded.dtype is not float32:
+        return None
+    return make(ROUND_8_BITS, rounded.inputs, (node.dtype,), node.source)
+
+
+def _round_8_bits(x: np.ndarray, dtype: DType) -> np.ndarray:
+    low, high = (-128, 127) if dtype is int8 else (0, 255)
+    result: np.ndarray = np.clip(np.nan_to_num(np.rint(x), nan=0.0), low, high).astype(dtype.numpy)
+    return result
+
+
+ROUND_8_BITS = Op(
+    "round_8_bits", "elementwise", lambda x, dtype: Type(x.shape, dtype), _round_8_bits, None, ("dtype",), 1, internal=True,
+    cost=2, label="round",
+)  # fmt: skip
 
 
 # --- matrix products ----------------------------------------------------------------------------------------------------------
