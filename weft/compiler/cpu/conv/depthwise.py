@@ -74,7 +74,7 @@ def sweep_plan(
     }  # fmt: skip
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     reads, writes = [names.source, names.packed], [names.result, "work"]
-    found.append(SWEEP.phase(f"conv_depth.{sweep.kind}", pointers, numbers, reads=reads, writes=writes))
+    found.append(SWEEP.phase(f"conv_depth.{sweep.kind.split()[0]}", pointers, numbers, reads=reads, writes=writes))
     return Plan(name, tuple(found), scratch + threads * size, sweep.flops)
 
 
