@@ -67,7 +67,7 @@ def onnx_runtime(eight: nn.Module, x: np.ndarray, threads: int) -> Run | None:
 
 def quantize_everything(model: nn.Module) -> None:
     """Quantize the terms of residual additions, what is pooled, and the result as well; any grid will do."""
-    pair = QuantizeDequantize(compress.Grid(8, False, np.float32(0.05), np.int32(128)))
+    pair = QuantizeDequantize(compress.Grid(8, False, np.asarray(0.05, np.float32), np.asarray(128, np.int32)))
     for block in [part for part in model.modules() if isinstance(part, nn.Residual)]:
         tap(block.body, after=pair)
         if block.shortcut is not None:

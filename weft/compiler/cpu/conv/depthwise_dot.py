@@ -42,9 +42,7 @@ Pointer = Callable[[Value, int], Value]  # (tap, pixel) -> where its channels be
 
 
 def applies(sweep: Sweep, target: CpuTarget) -> bool:
-    return (
-        sweep.kind == "s8" and target.dot == "dotprod" and sweep.groups >= CHANNELS and sweep.taps <= _MOST_TAPS
-    )
+    return sweep.kind == "s8" and target.dot == "dotprod" and sweep.groups >= CHANNELS and sweep.taps <= _MOST_TAPS
 
 
 def by_rows(sweep: Sweep) -> bool:
@@ -229,7 +227,7 @@ class _Sweep:
                         sums[at] = self._dot(sums[at], words[q], weights[q])
             return sums
 
-        return code.loop_carrying(0, code.mul(a.z_kernel, a.y_kernel), self._zeros(), row)  # type: ignore[no-any-return]
+        return code.loop_carrying(0, code.mul(a.z_kernel, a.y_kernel), self._zeros(), row)
 
     def _taps(self, pointer: Pointer, channel: Value) -> list[Value]:
         code, last = self.code, self.code.plus(self.taps, -1)
@@ -243,7 +241,7 @@ class _Sweep:
                     sums[i * _QUADS + q] = self._dot(sums[i * _QUADS + q], words[q], weights[q])
             return sums
 
-        return code.loop_carrying(0, code.ceil_div(self.taps, WORD), self._zeros(), group)  # type: ignore[no-any-return]
+        return code.loop_carrying(0, code.ceil_div(self.taps, WORD), self._zeros(), group)
 
     def _zeros(self) -> list[Value]:
         return [constant(vector(I32, WORD), 0)] * (PIXELS * _QUADS)
