@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import UserError
 from ..nn.merge import Residual
 from ..nn.module import Module
-from .equalize import corrected_bias
+from .equalize import corrected_bias, equalize_activations
 from .equalize import equalize as equalize_channels
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, channel_axis, fold, set_tensor
@@ -29,6 +29,7 @@ from .ranges import Kind, Method, Values, best_grid
 from .taps import BEFORE, tap, tapped
 
 Scope = Literal["channel", "tensor"]
+Equalization = Literal["weights", "activations"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def quantize(
     weights: Kind = "symmetric",
     weight_method: Method = "mse",
     weight_scope: Scope = "channel",
-    equalize: bool = False,
+    equalize: bool | Equalization = False,
     correct_bias: bool = False,
     skip: Sequence[str] = (),
     prepare: Module | None = None,
@@ -74,7 +75,7 @@ def quantize(
     batches = batches_of("quantize", calibration, prepare)
     fold(model, batches[0], activations=not equalize)
     if equalize:
-        equalize_channels(model, batches[0])
+        _equalize(model, batches, equalize)
         fold(model, batches[0])
     layers = _layers(model, skip)
     per_channel = _is_channel("activation_scope", activation_scope)
@@ -117,6 +118,15 @@ def _layers(model: Module, skip: Sequence[str]) -> dict[str, Any]:
         if tapped(layer, BEFORE) is not None:
             raise UserError("quantize", f"a network that is not quantized yet is required, but {path or 'it'} is.")
     return chosen
+
+
+def _equalize(model: Module, batches: list[Any], by: bool | Equalization) -> None:
+    if by not in (True, "weights", "activations"):
+        raise UserError("quantize", f"equalize must be False, True, 'weights' or 'activations', got {by!r}.")
+    if by == "activations":
+        equalize_activations(model, batches)
+    else:
+        equalize_channels(model, batches[0])
 
 
 def _blocks(model: Module) -> dict[str, Residual]:

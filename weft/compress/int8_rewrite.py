@@ -49,7 +49,7 @@ class Quantized:
 
 
 @dataclass(frozen=True)
-class Steps:
+class GridSteps:
     """A tensor in steps of a grid: main + offset. Offsets are constants: a number, or a vector along the channels."""
 
     main: Tensor
@@ -128,12 +128,12 @@ class _Rewrite:
 
     # --- values in steps ----------------------------------------------------------------------------------------------------
 
-    def _steps(self, node: Node, scale: float) -> Steps:
+    def _steps(self, node: Node, scale: float) -> GridSteps:
         """A node divided by a scale."""
         if node in self.pairs.activations:
             found = self._pair(node)
             ratio = found.scale / scale
-            return Steps(astype(found.integers, "float32") * ratio, np.asarray(-found.zero * ratio))
+            return GridSteps(astype(found.integers, "float32") * ratio, np.asarray(-found.zero * ratio))
         product = self._product(node, scale)
         if product is not None:
             return product
@@ -141,28 +141,28 @@ class _Rewrite:
             return self._sum(node, scale)
         return self._scaled_float(node, scale)
 
-    def _scaled_float(self, node: Node, scale: float) -> Steps:
-        return Steps(wrap(self.floats[node]) * (1.0 / scale), np.zeros(()))
+    def _scaled_float(self, node: Node, scale: float) -> GridSteps:
+        return GridSteps(wrap(self.floats[node]) * (1.0 / scale), np.zeros(()))
 
-    def _sum(self, node: Node, scale: float) -> Steps:
+    def _sum(self, node: Node, scale: float) -> GridSteps:
         """An addition; what others read too is stored in float, and read from there."""
         first, second = node.inputs
         for main, other in ((first, second), (second, first)):
             vector = _broadcast(other)
             if vector is not None and not vector.abstract:
                 steps = self._alone(main, scale)
-                return Steps(steps.main, steps.offset + _value(vector) / scale)
+                return GridSteps(steps.main, steps.offset + _value(vector) / scale)
         a, b = self._alone(first, scale), self._alone(second, scale)
-        return Steps(a.main + b.main, a.offset + b.offset)
+        return GridSteps(a.main + b.main, a.offset + b.offset)
 
-    def _alone(self, node: Node, scale: float) -> Steps:
+    def _alone(self, node: Node, scale: float) -> GridSteps:
         if self.readers[node] > 1 and node not in self.pairs.activations:
             return self._scaled_float(node, scale)
         return self._steps(node, scale)
 
     # --- products -----------------------------------------------------------------------------------------------------------
 
-    def _product(self, node: Node, scale: float) -> Steps | None:
+    def _product(self, node: Node, scale: float) -> GridSteps | None:
         """A product or convolution of quantized operands divided by a scale."""
         if node.op.name == "conv" and node.inputs[0] in self.pairs.activations:
             weight = self.pairs.weights.get(node.inputs[1])
@@ -173,7 +173,7 @@ class _Rewrite:
             return None if weight is None else self._contraction(node, self._pair(node.inputs[0]), weight, axes, scale)
         return None
 
-    def _convolution(self, node: Node, x: Quantized, weight: IntegerWeight, scale: float) -> Steps:
+    def _convolution(self, node: Node, x: Quantized, weight: IntegerWeight, scale: float) -> GridSteps:
         stride, padding, dilation, groups = node.get_params("stride", "padding", "dilation", "groups")
         integers = x.integers
         if x.zero and any(map(any, padding)):  # the padding is 0, which is `zero` among the integers
@@ -185,7 +185,7 @@ class _Rewrite:
 
     def _contraction(
         self, node: Node, x: Quantized, weight: IntegerWeight, axes: tuple[int, ...], scale: float
-    ) -> Steps | None:
+    ) -> GridSteps | None:
         a, b, out = node.get_params("a", "b", "out")
         outputs = b[axes.index(0)]
         if outputs not in out or any(c in out for i, c in enumerate(b) if axes[i] != 0):
@@ -198,14 +198,14 @@ class _Rewrite:
         return (wide - float(q.zero) if q.zero else wide) * q.scale
 
 
-def _scaled(total: Tensor, x: Quantized, weight: IntegerWeight, scale: float, axis: int) -> Steps:
+def _scaled(total: Tensor, x: Quantized, weight: IntegerWeight, scale: float, axis: int) -> GridSteps:
     """Sums of products in steps: (sum(q w) - zero * sum(w)) * scales. What is constant is computed now, in float64."""
     shape = [-1 if i == axis else 1 for i in range(total.ndim)][axis:]
     factor = weight.scale.numpy().astype(np.float64) * (x.scale / scale)
     integers = weight.integers.numpy()
     sums = integers.reshape(len(integers), -1).sum(1, dtype=np.int64)
     main = astype(total, "float32") * asarray(_along(factor, shape).astype(np.float32))
-    return Steps(main, _along(-x.zero * sums * factor, shape))
+    return GridSteps(main, _along(-x.zero * sums * factor, shape))
 
 
 def _along(value: np.ndarray, shape: list[int]) -> np.ndarray:
