@@ -1,5 +1,6 @@
 """Networks that compute in int8: what they give is what the fake-quantized network gives, and all products are of integers."""
 
+import copy
 import functools
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import weft
 from weft import compress, nn
 from weft.compiler.cpu.conv import depthwise_dot
 from weft.compiler.cpu.target import host
+from weft.compress.equalize import equalize_activations
 from weft.compress.taps import tap
 from weft.zoo.resnet import Shortcut
 
@@ -169,6 +171,52 @@ def test_onnx_runtime_computes_the_same(tmp_path: Path) -> None:
         session = onnxruntime.InferenceSession(str(tmp_path / "q.onnx"))
         [found] = session.run(None, {session.get_inputs()[0].name: x})
         np.testing.assert_allclose(found, expected, atol=np.abs(expected).max() / 60)
+
+
+# --- what helps depthwise networks -------------------------------------------------------------------------------------------
+
+
+def test_equalised_activations_keep_what_a_network_computes() -> None:
+    weft.seed(5)
+    x, sizes = RNG.normal(size=(4, 3, 8, 8)).astype(np.float32), np.geomspace(0.02, 2.0, 16).astype(np.float32)
+    model = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU6(), nn.DepthwiseConv2d(16, 3)).eval()
+    for layer, factor in ((model.layers[0], sizes), (model.layers[2], 1 / sizes)):  # channels that differ much in size
+        layer.weight.assign(layer.weight * factor.reshape(16, 1, 1, 1))
+    expected, errors = model(x).numpy(), {}
+    for equalized in (False, True):
+        one = copy.deepcopy(model)
+        if equalized:
+            equalize_activations(one, [x])
+            np.testing.assert_allclose(one(x).numpy(), expected, rtol=1e-4, atol=1e-5)
+        compress.quantize(one, x, bits=12, activation_bits=8, equalize="activations" if equalized else False)
+        errors[equalized] = np.square(one(x).numpy() - expected).mean()
+    assert errors[True] < errors[False] / 10
+
+
+@pytest.mark.parametrize("layer", ["linear", "convolution", "groups"])
+def test_rounding_with_error_feedback(layer: str) -> None:
+    weft.seed(2)
+    model, shape = {
+        "linear": (nn.Linear(24, 8), (60, 24)),
+        "convolution": (nn.Conv2d(4, 6, 3, padding=1, stride=2), (5, 4, 7, 7)),
+        "groups": (nn.Conv2d(8, 8, 3, groups=8, dilation=2), (5, 8, 9, 9)),
+    }[layer]
+    x = (RNG.normal(size=shape) + 2.0).astype(np.float32)
+    expected, errors = model(x).numpy(), {}
+    for rounding in ("nearest", "feedback"):
+        one = copy.deepcopy(model)
+        compress.quantize(one, x, bits=4, activation_bits=16, weight_method="minmax", weight_rounding=rounding)
+        errors[rounding] = np.square(one(x).numpy() - expected).mean()
+    assert errors["feedback"] < errors["nearest"] / 2
+
+
+def test_unknown_settings_are_refused() -> None:
+    for settings, text in (
+        ({"equalize": "all"}, "equalize must be False, True, 'weights' or 'activations', got 'all'"),
+        ({"weight_rounding": "up"}, "weight_rounding must be 'nearest' or 'feedback', got 'up'"),
+    ):
+        with pytest.raises(weft.UserError, match=text):
+            compress.quantize(nn.Linear(3, 2), RNG.normal(size=(4, 3)).astype(np.float32), **settings)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------------

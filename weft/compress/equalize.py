@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from ..nn.activations import ReLU, ReLU6
-from ..nn.conv import DepthwiseConv2d
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.elementwise import maximum, minimum
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .connections import only_readers
-from .folding import PRODUCTS, can_scale, channel_axis, set_tensor, set_weight
+from .folding import PRODUCTS, can_scale, channel_axis, groups_of, set_tensor, set_weight
 from .observers import ObservedPlace, observe
 from .taps import BEFORE
 
@@ -69,13 +68,22 @@ def equalize_activations(model: Module, batches: list[Any]) -> None:
 def _activation_factor(ranges: np.ndarray, second: Any) -> np.ndarray:
     weights = np.abs(_by_input(second)).reshape(len(ranges), -1).max(1)
     used = (ranges > 0) & (weights > 0)
-    spread = np.log(np.where(used, ranges, 1.0)) if _is_depthwise(second) else np.log(np.where(used, ranges / np.where(used, weights, 1.0), 1.0)) / 2
+    spread = (
+        np.log(np.where(used, ranges, 1.0))
+        if _is_depthwise(second)
+        else np.log(np.where(used, ranges / np.where(used, weights, 1.0), 1.0)) / 2
+    )
     centred = spread - (spread[used].mean() if used.any() else 0.0)
     return np.where(used, np.exp(np.clip(centred, -MOST_SPREAD, MOST_SPREAD)), 1.0)
 
 
 def _is_depthwise(layer: Any) -> bool:
-    return isinstance(layer, PRODUCTS) and not isinstance(layer, Linear) and layer.weight.shape[1] == 1 and _groups(layer) > 1
+    return (
+        isinstance(layer, PRODUCTS)
+        and not isinstance(layer, Linear)
+        and layer.weight.shape[1] == 1
+        and groups_of(layer) > 1
+    )
 
 
 def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
@@ -138,21 +146,15 @@ def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:
             limit.most.assign(asarray((limit.most.numpy() / factor).astype(np.float32)))
 
 
-def _groups(layer: Any) -> int:
-    if isinstance(layer, DepthwiseConv2d):
-        return int(layer.weight.shape[0]) // layer.multiplier
-    return int(getattr(layer, "groups", 1))
-
-
 def _by_input(layer: Any) -> np.ndarray:
     """The weights with the input channel first: (inputs, outputs of its group, ...)."""
-    weight, groups = layer.weight.numpy(), _groups(layer)
+    weight, groups = layer.weight.numpy(), groups_of(layer)
     parts = weight.reshape(groups, -1, *weight.shape[1:])
     return np.asarray(np.swapaxes(parts, 1, 2).reshape(groups * weight.shape[1], -1, *weight.shape[2:]))
 
 
 def _set_by_input(layer: Any, value: np.ndarray) -> None:
-    groups, inside = _groups(layer), layer.weight.shape[1]
+    groups, inside = groups_of(layer), layer.weight.shape[1]
     parts = value.reshape(groups, inside, -1, *value.shape[2:])
     set_weight(layer, np.swapaxes(parts, 1, 2).reshape(layer.weight.shape))
 
@@ -165,7 +167,7 @@ def _spread(layer: Any) -> float:
 def corrected_bias(layer: Any, full: np.ndarray, rounded: np.ndarray, means: np.ndarray) -> np.ndarray:
     """The bias that keeps the mean of a layer's result, given the mean of each channel of its input."""
     error = (rounded - full).reshape(*full.shape[:2], -1).sum(-1).astype(np.float64)  # (outputs, inputs of the group)
-    groups = _groups(layer)
+    groups = groups_of(layer)
     by_group = means.reshape(groups, 1, -1)
     shift = (error.reshape(groups, -1, full.shape[1]) * by_group).sum(-1).ravel()
     bias = np.zeros(len(full)) if layer.bias is None else layer.bias.numpy()

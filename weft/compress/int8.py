@@ -19,8 +19,9 @@ from ..nn.merge import Residual
 from ..nn.module import Module
 from .equalize import corrected_bias, equalize_activations
 from .equalize import equalize as equalize_channels
+from .error_feedback import moments, rounded_weight
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
-from .folding import PRODUCTS, channel_axis, fold, set_tensor
+from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_weight
 from .grids import Grid, check_bits
 from .layers import Weight, layers_of
 from .observers import Observation, ObservedPlace, batches_of, observe
@@ -30,6 +31,7 @@ from .taps import BEFORE, tap, tapped
 
 Scope = Literal["channel", "tensor"]
 Equalization = Literal["weights", "activations"]
+WeightRounding = Literal["nearest", "feedback"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def quantize(
     weights: Kind = "symmetric",
     weight_method: Method = "mse",
     weight_scope: Scope = "channel",
+    weight_rounding: WeightRounding = "nearest",
     equalize: bool | Equalization = False,
     correct_bias: bool = False,
     skip: Sequence[str] = (),
@@ -83,6 +86,9 @@ def quantize(
     places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
     places |= {path: ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()}
     seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
+    if weight_rounding not in ("nearest", "feedback"):
+        raise UserError("quantize", f"weight_rounding must be 'nearest' or 'feedback', got {weight_rounding!r}.")
+    inputs = moments(model, layers, batches) if weight_rounding == "feedback" else {}
     for path, block in blocks.items():
         values = seen[places[path]].values
         tap(block, before=FakeQuantize(best_grid("quantize", values, input_bits, activations, method, None, percent)))
@@ -94,7 +100,10 @@ def quantize(
         chosen = best_grid(
             "quantize", _weights(layer.weight.numpy(), wide, weights), bits, weights, weight_method, wide
         )
-        _quantize_layer(path, layer, grid, chosen, one, correct_bias)
+        full = layer.weight.numpy()
+        if path in inputs and can_scale(layer):
+            set_weight(layer, rounded_weight(full, chosen, inputs[path]))
+        _quantize_layer(path, layer, grid, chosen, one, full if correct_bias else None)
     return quantization(model)
 
 
@@ -149,12 +158,14 @@ def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
     return Values(found.points, found.counts, -most, most, found.width)
 
 
-def _quantize_layer(path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, correct_bias: bool) -> None:
-    full = layer.weight.numpy()
+def _quantize_layer(
+    path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, corrected: np.ndarray | None
+) -> None:
+    """Put a layer on its grids; `corrected`: correct its bias for what changed since this weight."""
     tap(layer, before=FakeQuantize(inputs))
     quantize_weight("quantize", _weight(path, layer), weight)
-    if correct_bias:
-        set_tensor(layer, "bias", corrected_bias(layer, full, layer.weight.numpy(), seen.means))
+    if corrected is not None:
+        set_tensor(layer, "bias", corrected_bias(layer, corrected, layer.weight.numpy(), seen.means))
 
 
 def _weight(path: str, layer: Module) -> Weight:
