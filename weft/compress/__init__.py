@@ -10,6 +10,7 @@ grids         the numbers that a quantized tensor can have; `ranges` chooses the
 fake_quantize values rounded to a grid in float, with a straight-through gradient; `taps` puts it on inputs and results of layers
 folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
 int8          quantization of weights and activations
+int8_network  the quantized network in int8: `qdq` makes pairs of quantize and dequantize explicit, `int8_rewrite` computes with the integers between them
 fixed_point   a radix point for every tensor, emulated in float; `integers` is the same network in integers
 weight_only   weights of 8 or 4 bits in groups, for transformers
 quantization_report  range, resolution, overflows and signal-to-noise ratio of every quantized tensor

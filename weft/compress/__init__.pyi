@@ -21,6 +21,8 @@ from .int8 import LayerQuantization as LayerQuantization
 from .int8 import int8 as int8
 from .int8 import quantization as quantization
 from .int8 import quantize as quantize
+from .int8_network import Int8Network as Int8Network
+from .int8_network import to_int8 as to_int8
 from .integers import IntegerNetwork as IntegerNetwork
 from .integers import to_integers as to_integers
 from .iterative import prune_and_retrain as prune_and_retrain
@@ -43,6 +45,7 @@ from .patterns import prune_n_of_m as prune_n_of_m
 from .prune import densities as densities
 from .prune import gradual as gradual
 from .prune import prune as prune
+from .qdq import qdq as qdq
 from .quantization_report import QuantizationReport as QuantizationReport
 from .quantization_report import quantization_report as quantization_report
 from .scheduled_masks import ScheduledMask as ScheduledMask

@@ -3,6 +3,9 @@
 Equalisation: channel i of a layer is divided by s_i, and the weights of the next layer that read it are multiplied by it. With s_i = sqrt(r1_i / r2_i), the
 ranges r1 and r2 of both become sqrt(r1 r2). ReLU passes such factors on; the 6 of a ReLU6 becomes 6 / s_i, so the network computes what it did.
 
+With a scale for each channel of the weights, the weights need no help, but activations have one scale for all channels. `equalize_activations` takes s_i from the ranges of
+the activations instead: r_i if the next layer is depthwise, whose weights of a channel have a scale of their own; else sqrt(r_i / r2_i) (Xiao et al. 2022), a compromise.
+
 Bias correction: rounding changes the mean of what a layer computes by (W_rounded - W) E[x]; that is subtracted from the bias.
 """
 
@@ -13,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from ..nn.activations import ReLU, ReLU6
-from ..nn.conv import DepthwiseConv2d
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.elementwise import maximum, minimum
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .connections import only_readers
-from .folding import PRODUCTS, can_scale, channel_axis, set_tensor, set_weight
+from .folding import PRODUCTS, can_scale, channel_axis, groups_of, set_tensor, set_weight
+from .observers import ObservedPlace, observe
+from .taps import BEFORE
 
 ROUNDS = 20  # a layer is in two pairs, so factors settle after a few rounds
+MOST_SPREAD = np.log(100.0)  # channels that are hardly used are not enlarged to the size of others
 
 
 class ClippedReLU(Module):
@@ -47,6 +52,38 @@ def equalize(model: Module, example: Any) -> dict[str, float]:
         if max([float(np.abs(np.log(_equalize(*pair))).max()) for pair in pairs], default=0.0) < 1e-3:
             break
     return spread
+
+
+def equalize_activations(model: Module, batches: list[Any]) -> None:
+    """Equalise the channels of what layers hand to each other, as seen on batches."""
+    pairs = _pairs(model, batches[0])
+    paths = {module: path for path, module in model.named_modules().items()}
+    places = {second: ObservedPlace(paths[second], second, BEFORE, channel_axis(second)) for _, _, second in pairs}
+    seen = observe("equalize", model, places.values(), batches, per_channel=True)
+    for first, between, second in pairs:
+        values = seen[places[second]].values
+        _divide(first, between, second, _activation_factor(np.maximum(np.abs(values.low), np.abs(values.high)), second))
+
+
+def _activation_factor(ranges: np.ndarray, second: Any) -> np.ndarray:
+    weights = np.abs(_by_input(second)).reshape(len(ranges), -1).max(1)
+    used = (ranges > 0) & (weights > 0)
+    spread = (
+        np.log(np.where(used, ranges, 1.0))
+        if _is_depthwise(second)
+        else np.log(np.where(used, ranges / np.where(used, weights, 1.0), 1.0)) / 2
+    )
+    centred = spread - (spread[used].mean() if used.any() else 0.0)
+    return np.where(used, np.exp(np.clip(centred, -MOST_SPREAD, MOST_SPREAD)), 1.0)
+
+
+def _is_depthwise(layer: Any) -> bool:
+    return (
+        isinstance(layer, PRODUCTS)
+        and not isinstance(layer, Linear)
+        and layer.weight.shape[1] == 1
+        and groups_of(layer) > 1
+    )
 
 
 def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
@@ -82,12 +119,18 @@ def _equalize(first: Any, between: Module | None, second: Any) -> np.ndarray:
     theirs = np.abs(next_weight).reshape(len(next_weight), -1).max(1)
     used = (mine > 0) & (theirs > 0)
     factor = np.where(used, np.sqrt(np.where(used, mine, 1.0) / np.where(used, theirs, 1.0)), 1.0)
+    _divide(first, between, second, factor)
+    return factor
+
+
+def _divide(first: Any, between: Module | None, second: Any, factor: np.ndarray) -> None:
+    """Divide the channels between two layers by factors."""
+    weight, next_weight = first.weight.numpy(), _by_input(second)
     set_weight(first, weight / factor.reshape(-1, *[1] * (weight.ndim - 1)))
     if first.bias is not None:
         set_tensor(first, "bias", first.bias.numpy() / factor)
     _set_by_input(second, next_weight * factor.reshape(-1, *[1] * (next_weight.ndim - 1)))
     _divide_limit(first, between, factor)
-    return factor
 
 
 def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:
@@ -103,21 +146,15 @@ def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:
             limit.most.assign(asarray((limit.most.numpy() / factor).astype(np.float32)))
 
 
-def _groups(layer: Any) -> int:
-    if isinstance(layer, DepthwiseConv2d):
-        return int(layer.weight.shape[0]) // layer.multiplier
-    return int(getattr(layer, "groups", 1))
-
-
 def _by_input(layer: Any) -> np.ndarray:
     """The weights with the input channel first: (inputs, outputs of its group, ...)."""
-    weight, groups = layer.weight.numpy(), _groups(layer)
+    weight, groups = layer.weight.numpy(), groups_of(layer)
     parts = weight.reshape(groups, -1, *weight.shape[1:])
     return np.asarray(np.swapaxes(parts, 1, 2).reshape(groups * weight.shape[1], -1, *weight.shape[2:]))
 
 
 def _set_by_input(layer: Any, value: np.ndarray) -> None:
-    groups, inside = _groups(layer), layer.weight.shape[1]
+    groups, inside = groups_of(layer), layer.weight.shape[1]
     parts = value.reshape(groups, inside, -1, *value.shape[2:])
     set_weight(layer, np.swapaxes(parts, 1, 2).reshape(layer.weight.shape))
 
@@ -130,7 +167,7 @@ def _spread(layer: Any) -> float:
 def corrected_bias(layer: Any, full: np.ndarray, rounded: np.ndarray, means: np.ndarray) -> np.ndarray:
     """The bias that keeps the mean of a layer's result, given the mean of each channel of its input."""
     error = (rounded - full).reshape(*full.shape[:2], -1).sum(-1).astype(np.float64)  # (outputs, inputs of the group)
-    groups = _groups(layer)
+    groups = groups_of(layer)
     by_group = means.reshape(groups, 1, -1)
     shift = (error.reshape(groups, -1, full.shape[1]) * by_group).sum(-1).ravel()
     bias = np.zeros(len(full)) if layer.bias is None else layer.bias.numpy()

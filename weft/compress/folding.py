@@ -77,6 +77,13 @@ def channel_axis(layer: Module) -> int:
     return -1 if isinstance(layer, Linear) else 1
 
 
+def groups_of(layer: Any) -> int:
+    """The groups of channels of a layer."""
+    if isinstance(layer, DepthwiseConv2d):
+        return int(layer.weight.shape[0]) // layer.multiplier
+    return int(getattr(layer, "groups", 1))
+
+
 def _takes(layer: Module) -> bool:
     return isinstance(layer, PRODUCTS) and layer.activation in (None, "linear", "identity")
 

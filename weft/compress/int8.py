@@ -15,11 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UserError
+from ..nn.merge import Residual
 from ..nn.module import Module
-from .equalize import corrected_bias
+from .equalize import corrected_bias, equalize_activations
 from .equalize import equalize as equalize_channels
+from .error_feedback import moments, rounded_weight
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
-from .folding import PRODUCTS, channel_axis, fold, set_tensor
+from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_weight
 from .grids import Grid, check_bits
 from .layers import Weight, layers_of
 from .observers import Observation, ObservedPlace, batches_of, observe
@@ -28,6 +30,8 @@ from .ranges import Kind, Method, Values, best_grid
 from .taps import BEFORE, tap, tapped
 
 Scope = Literal["channel", "tensor"]
+Equalization = Literal["weights", "activations"]
+WeightRounding = Literal["nearest", "feedback"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ def quantize(
     weights: Kind = "symmetric",
     weight_method: Method = "mse",
     weight_scope: Scope = "channel",
-    equalize: bool = False,
+    weight_rounding: WeightRounding = "nearest",
+    equalize: bool | Equalization = False,
     correct_bias: bool = False,
     skip: Sequence[str] = (),
     prepare: Module | None = None,
@@ -65,19 +70,28 @@ def quantize(
     """Quantize the weights and the inputs of all convolutions and linear layers, in place; the grids of each layer by path.
 
     `calibration` is an array, or batches x or (x, y), as the network is given them; `prepare` is applied to them first, as in training. Batch norms and ReLUs
-    are folded into the layers before them. `skip` names layers that stay as they are.
+    are folded into the layers before them. The inputs of residual blocks are quantized too, so that the shortcut reads 8 bits. `skip` names layers that
+    stay as they are.
     """
     check_bits("quantize", bits)
     input_bits = check_bits("quantize", bits if activation_bits is None else activation_bits)
     batches = batches_of("quantize", calibration, prepare)
     fold(model, batches[0], activations=not equalize)
     if equalize:
-        equalize_channels(model, batches[0])
+        _equalize(model, batches, equalize)
         fold(model, batches[0])
     layers = _layers(model, skip)
-    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
     per_channel = _is_channel("activation_scope", activation_scope)
+    blocks = {} if per_channel else _blocks(model)
+    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
+    places |= {path: ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()}
     seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
+    if weight_rounding not in ("nearest", "feedback"):
+        raise UserError("quantize", f"weight_rounding must be 'nearest' or 'feedback', got {weight_rounding!r}.")
+    inputs = moments(model, layers, batches) if weight_rounding == "feedback" else {}
+    for path, block in blocks.items():
+        values = seen[places[path]].values
+        tap(block, before=FakeQuantize(best_grid("quantize", values, input_bits, activations, method, None, percent)))
     for path, layer in layers.items():
         one = seen[places[path]]
         axis = channel_axis(layer) if per_channel else None
@@ -86,7 +100,10 @@ def quantize(
         chosen = best_grid(
             "quantize", _weights(layer.weight.numpy(), wide, weights), bits, weights, weight_method, wide
         )
-        _quantize_layer(path, layer, grid, chosen, one, correct_bias)
+        full = layer.weight.numpy()
+        if path in inputs and can_scale(layer):
+            set_weight(layer, rounded_weight(full, chosen, inputs[path]))
+        _quantize_layer(path, layer, grid, chosen, one, full if correct_bias else None)
     return quantization(model)
 
 
@@ -112,6 +129,26 @@ def _layers(model: Module, skip: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
+def _equalize(model: Module, batches: list[Any], by: bool | Equalization) -> None:
+    if by not in (True, "weights", "activations"):
+        raise UserError("quantize", f"equalize must be False, True, 'weights' or 'activations', got {by!r}.")
+    if by == "activations":
+        equalize_activations(model, batches)
+    else:
+        equalize_channels(model, batches[0])
+
+
+def _blocks(model: Module) -> dict[str, Residual]:
+    """Residual blocks by path; a shortcut with weights of its own quantizes what it reads."""
+    named = model.named_modules()
+    found = {path: block for path, block in named.items() if isinstance(block, Residual)}
+    return {p: b for p, b in found.items() if b.shortcut is None or not _has_products(b.shortcut)}
+
+
+def _has_products(module: Module) -> bool:
+    return any(isinstance(part, PRODUCTS) for part in module.modules())
+
+
 def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
     """The values of a weight. Symmetric grids of weights are signed, even where all weights are positive: kernels want one type."""
     found = Values.exact(value, axis)
@@ -121,12 +158,14 @@ def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
     return Values(found.points, found.counts, -most, most, found.width)
 
 
-def _quantize_layer(path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, correct_bias: bool) -> None:
-    full = layer.weight.numpy()
+def _quantize_layer(
+    path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, corrected: np.ndarray | None
+) -> None:
+    """Put a layer on its grids; `corrected`: correct its bias for what changed since this weight."""
     tap(layer, before=FakeQuantize(inputs))
     quantize_weight("quantize", _weight(path, layer), weight)
-    if correct_bias:
-        set_tensor(layer, "bias", corrected_bias(layer, full, layer.weight.numpy(), seen.means))
+    if corrected is not None:
+        set_tensor(layer, "bias", corrected_bias(layer, corrected, layer.weight.numpy(), seen.means))
 
 
 def _weight(path: str, layer: Module) -> Weight:

@@ -12,7 +12,6 @@ import numpy as np
 from ..errors import UserError
 from ..nn import activations, dropout, pooling, shape
 from ..nn.containers import Sequential
-from ..nn.conv import DepthwiseConv2d
 from ..nn.linear import Linear
 from ..nn.merge import Residual
 from ..nn.module import Module
@@ -29,7 +28,7 @@ from ..tensor import ArrayLike, Tensor, as_tensor
 from ..zoo.resnet import Shortcut
 from .fake_quantize import FakeQuantize, QuantizedWeight
 from .fixed_point import TableActivation
-from .folding import PRODUCTS
+from .folding import PRODUCTS, groups_of
 from .grids import Grid
 from .parametrize import is_parametrized, parametrization_of
 from .taps import AFTER, BEFORE, tapped
@@ -81,7 +80,7 @@ class IntegerProduct(Module):
         self, layer: Any, inputs: Grid, weight: np.ndarray, bias: np.ndarray, up: int, output: Requantize
     ) -> None:
         self.stride, self.padding = getattr(layer, "stride", 1), getattr(layer, "padding", 0)
-        self.dilation, self.groups = getattr(layer, "dilation", 1), _groups(layer)
+        self.dilation, self.groups = getattr(layer, "dilation", 1), groups_of(layer)
         self.linear, self.activation, self.up, self.output = isinstance(layer, Linear), layer.activation, up, output
         largest = max(abs(inputs.low), inputs.high)
         sums = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(1) * largest
@@ -275,9 +274,3 @@ def _result(path: str, output: Module | None) -> FakeQuantize:
             "to_integers", f"the result of {path or 'the network'} has no radix point. Call fixed_point first."
         )
     return output
-
-
-def _groups(layer: Any) -> int:
-    if isinstance(layer, DepthwiseConv2d):
-        return int(layer.weight.shape[0]) // layer.multiplier
-    return int(getattr(layer, "groups", 1))

@@ -113,10 +113,10 @@ def observe(
     """Run a network on batches and collect the statistics of places. Values that are not finite and tensors without variation are refused."""
     wanted = list(places)
     ranges = {place: RangeObserver(place.axis) for place in wanted}
-    _run(model, ranges, batches)
+    run_with(model, ranges, batches)
     ends = {place: _ends(where, place, seen, per_channel) for place, seen in ranges.items()}
     bins = {p: HistogramObserver(p.axis if per_channel else None, low, high) for p, (low, high) in ends.items()}
-    _run(model, bins, batches)
+    run_with(model, bins, batches)
     found = {}
     for place, (low, high) in ends.items():
         width = (high - low) / BINS
@@ -145,7 +145,7 @@ def _ends(where: str, place: ObservedPlace, seen: RangeObserver, per_channel: bo
     return low, np.where(high > low, high, low + 1.0)
 
 
-def _run(model: Module, modules: Mapping[ObservedPlace, Module], batches: list[Any]) -> None:
+def run_with(model: Module, modules: Mapping[ObservedPlace, Module], batches: list[Any]) -> None:
     """Run a network with modules at places."""
     try:
         for place, module in modules.items():

@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 
-from ...dtypes import DType, uint8
+from ...dtypes import DType, int8, uint8
 from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import Kernel, View, anchor_place
 from ..ir.plan import Plan, PlanPhase
+from ..passes.integer_products import unwidened
 from ..planning.algorithms import ConvChoice, preferred
 from .conv import algorithms as conv
 from .conv.choice import decide
+from .conv.shape import integer_sweep
 from .gemm import plans as gemm
 from .gemm.arithmetic import WORD, is_integer, kind_of
 from .gemm.packing import BYTES
@@ -61,10 +63,18 @@ def _plan_integer_convolution(
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
     (x, w), (_, shape) = kernel.views, described(anchor)
-    unsigned = x.base.dtype is uint8, (x if shape.depthwise else w).base.dtype is uint8
-    kind = kind_of(*unsigned)
-    main = conv.integers(shape, kind, threads, packed=invariant)
-    return _with_packing(main, *conv.integer_packing(shape, kind)) if invariant else main
+    kind = _depthwise_kind(anchor) if shape.depthwise else kind_of(x.base.dtype is uint8, w.base.dtype is uint8)
+    sweep = integer_sweep(shape, kind, anchor.param("border"))
+    main = conv.integers(sweep, shape, threads, packed=invariant, streamed=streamed)
+    return _with_packing(main, *conv.integer_packing(sweep, shape)) if invariant else main
+
+
+def _depthwise_kind(anchor: Node) -> str:
+    """The kind of a depthwise product, whose filter is a cast of 8 bits: s8 if both are signed, else that of any filter."""
+    x, weights = anchor.inputs[0], unwidened(anchor.inputs[1])
+    if x.dtype is uint8:
+        return "u8"
+    return "s8" if weights is not None and weights.dtype is int8 else "s8 any"
 
 
 def _plan_filter_gradient(
@@ -96,7 +106,7 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
 def _with_packing(main: Plan, pack: Plan, size: int) -> Plan:
     """A plan that reads a packed filter, and the phases that pack it."""
     phases = tuple(_renamed(phase, "w_packed") for phase in (*pack.phases, *main.phases))
-    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
+    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size, main.hidden)
 
 
 def choice(kernel: Kernel, options: CompileOptions) -> ConvChoice:

@@ -318,6 +318,18 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
     return _resized(code, x, source, type)
 
 
+_MAGIC = 1.5 * 2.0**23  # float32 numbers of this size are whole: adding it rounds, and the low bits are the integer
+
+
+def _round_8_bits(c: LoweringContext) -> Value:
+    """Saturated and rounded to even. Units that convert floats to integers are few; nan has low bits of 0."""
+    signed = c.node.param("dtype").kind == "int"
+    low, high = (-128.0, 127.0) if signed else (0.0, 255.0)
+    inside = c.code.intrinsic("minimum", c.code.intrinsic("maximum", c.x, c.const(low)), c.const(high))
+    bits = c.code.bitcast(c.code.fadd(inside, c.const(_MAGIC)), like(c.type, I32))
+    return c.code.trunc(bits, like(c.type, ir.IntType(8)))
+
+
 def _rounded_to_odd(code: Code, x: Value) -> Value:
     """float64 to float32 with round-to-odd, so that the following conversion to 16 bits does not round twice."""
     near = code.fptrunc(x, like(x.type, F32))
@@ -390,6 +402,7 @@ TABLE: dict[str, Callable[[LoweringContext], Value]] = {
     "le": _compare("<="),
     "where": lambda c: c.code.select(c.args[0], c.args[1], c.args[2]),
     "cast": _cast,
+    "round_8_bits": _round_8_bits,
     "bitcast": _bitcast,
     "stop_gradient": lambda c: c.x,
     "in_range": _in_range,

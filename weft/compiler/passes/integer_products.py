@@ -1,7 +1,8 @@
 """Products and convolutions of 8-bit integers that are summed in int32, as anchors that read the 8-bit values.
 
 In a graph they are products of int32 operands, which are casts of int8 or uint8 (`matmul(x, y, dtype="int32")`). Kernels multiply
-four neighbours along k at once, so the operands have k last, contiguous, in multiples of four: it is padded with zeros.
+four neighbours along k at once, so the operands have k last, contiguous, in multiples of four: it is padded with zeros. Borders of
+any other number, such as the zero point of a quantized image, are read by the kernel as its padding.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DType, int8, int32, uint8
+from ...dtypes import DType, float32, int8, int32, uint8
 from ...graph.graph import rebuild
 from ...graph.node import OPS, Node, Op, Type, make
+from ...graph.rewrite import rule
 from ..ir.conv_shape import conv_flops
 from .graph_builders import cast, move
 
@@ -49,6 +51,30 @@ def in_words(x: Node) -> Node:
     return make(OPS["pad"], (x,), (widths, 0)) if more else x
 
 
+# --- requantization -----------------------------------------------------------------------------------------------------------
+
+
+@rule("cast")
+def rounded_to_8_bits(node: Node) -> Node | None:
+    """cast(round(x)) to 8 bits as one op, which has a faster form than the two."""
+    [rounded] = node.inputs
+    if node.dtype not in (int8, uint8) or rounded.op.name != "round" or rounded.dtype is not float32:
+        return None
+    return make(ROUND_8_BITS, rounded.inputs, (node.dtype,), node.source)
+
+
+def _round_8_bits(x: np.ndarray, dtype: DType) -> np.ndarray:
+    low, high = (-128, 127) if dtype is int8 else (0, 255)
+    result: np.ndarray = np.clip(np.nan_to_num(np.rint(x), nan=0.0), low, high).astype(dtype.numpy)
+    return result
+
+
+ROUND_8_BITS = Op(
+    "round_8_bits", "elementwise", lambda x, dtype: Type(x.shape, dtype), _round_8_bits, None, ("dtype",), 1, internal=True,
+    cost=2, label="round",
+)  # fmt: skip
+
+
 # --- matrix products ----------------------------------------------------------------------------------------------------------
 
 
@@ -72,11 +98,12 @@ CONTRACT = Op(
 
 def integer_convolution(x: Node, w: Node, how: tuple[Any, ...]) -> Node | None:
     """A convolution of a channels-last x with w (filters, channels / groups, ...); None if plain loops do it as well."""
+    x, how, border = _without_border(x, how)
     stride, padding, _, groups, _ = how
     last = move("permute", w, (0, *range(2, len(w.shape)), 1))
     if w.shape[1] == 1:
         depthwise = groups == w.shape[0] == x.shape[-1] > 1
-        return make(CONV, (x, cast(last, int32)), how) if depthwise else None
+        return make(CONV, (x, cast(last, int32)), (*how, border)) if depthwise else None
     if groups == 1 and prod(w.shape[2:]) == 1 and set(stride) == {1} and not any(map(any, padding)):
         channels, filters = w.shape[1], w.shape[0]
         rows = move("reshape", x, (1, prod(x.shape[:-1]), channels))
@@ -88,11 +115,26 @@ def integer_convolution(x: Node, w: Node, how: tuple[Any, ...]) -> Node | None:
         size = w.shape[1]
         x = in_words(move("reshape", x, (*x.shape[:-1], groups, size)))
         x = move("reshape", x, (*x.shape[:-2], groups * x.shape[-1]))
-    return make(CONV, (x, in_words(last)), how)
+    return make(CONV, (x, in_words(last)), (*how, border))
+
+
+def _without_border(x: Node, how: tuple[Any, ...]) -> tuple[Node, tuple[Any, ...], int]:
+    """An image whose border was added before a convolution, as one with padding, and the value of the border."""
+    if x.op.name == "permute" and x.inputs[0].op.name == "pad":
+        axes, below = x.param("axes"), x.inputs[0]
+        widths = tuple(below.param("widths")[a] for a in axes)
+        x = make(below.op, (move("permute", below.inputs[0], axes),), below.replace_params(widths=widths))
+    if x.op.name != "pad" or any(map(any, how[1])):
+        return x, how, 0
+    batch, *widths, channels = x.param("widths")
+    if any(batch) or any(channels) or any(between for _, _, between in widths):
+        return x, how, 0
+    padding = tuple((before, behind) for before, behind, _ in widths)
+    return x.inputs[0], (how[0], padding, *how[2:]), int(x.param("value"))
 
 
 def _conv_type(x: Node, w: Node, *how: Any) -> Type:
-    shape, _ = OPS["conv_last"].infer(x, _ChannelsSecond(w, x.dtype), *how)
+    shape, _ = OPS["conv_last"].infer(x, _ChannelsSecond(w, x.dtype), *how[:-1])
     return Type(shape, int32)
 
 
@@ -105,11 +147,14 @@ class _ChannelsSecond:
 
 
 def _conv_reference(x: np.ndarray, w: np.ndarray, *how: Any) -> np.ndarray:
-    result: np.ndarray = OPS["conv_last"].reference(x.astype(np.int32), np.moveaxis(w.astype(np.int32), -1, 1), *how)
+    stride, padding, dilation, groups, prefer, border = how
+    whole = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=border).astype(np.int32)
+    plain = stride, ((0, 0),) * len(padding), dilation, groups, prefer
+    result: np.ndarray = OPS["conv_last"].reference(whole, np.moveaxis(w.astype(np.int32), -1, 1), *plain)
     return result
 
 
 CONV = Op(
-    "conv_int8_last", "anchor", _conv_type, _conv_reference, None, ("stride", "padding", "dilation", "groups", "prefer"), 2,
+    "conv_int8_last", "anchor", _conv_type, _conv_reference, None, ("stride", "padding", "dilation", "groups", "prefer", "border"), 2,
     internal=True, kernel="convolution", precision="product", flops=conv_flops, label="conv", operands=("x", "w", "y"),
 )  # fmt: skip

@@ -16,11 +16,11 @@ import numpy as np
 from ...dtypes import DType, float32, float64, int32
 from ...graph.graph import Graph, rebuild
 from ...graph.node import OPS, Node, Op, Shape, Type, make
-from ...graph.rewrite import transform
+from ...graph.rewrite import rewrite, transform
 from ..ir.conv_shape import conv_flops
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
-from .integer_products import WORD, integer_convolution, integer_product, unwidened
+from .integer_products import WORD, integer_convolution, integer_product, rounded_to_8_bits, unwidened
 
 
 def layout(graph: Graph, pad_channels: bool = False, int8_kernels: bool = False) -> Graph:
@@ -29,6 +29,8 @@ def layout(graph: Graph, pad_channels: bool = False, int8_kernels: bool = False)
     `pad_channels`: images of few channels are padded, see channel_padding.py. `int8_kernels`: the backend has kernels for products of
     8-bit integers, see integer_products.py.
     """
+    if int8_kernels:
+        graph = rewrite(graph, [rounded_to_8_bits])
     return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), pad_channels, int8_kernels))
 
 

@@ -22,10 +22,11 @@ from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gra
 from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
 from . import col2im as conv_scatter
 from . import depthwise as conv_depth
+from . import depthwise_dot as conv_dot
 from .col2im import scatter_plan, scatters
 from .few_channels import by_rows, row_plan
 from .filter_gradient_plan import filter_cost, filter_plans
-from .shape import Sweep, data_sweep, forward_sweep, integer_sweep
+from .shape import Sweep, data_sweep, forward_sweep
 from .sweep_plan import MODES, SweepOperands, gemm_plan, pack_phases, sweep_plan
 from .sweep_plan import packing as _packing
 
@@ -47,16 +48,20 @@ def forward(
     )
 
 
-def integers(shape: ConvShape, kind: str, threads: int, *, packed: bool = False) -> Plan:
-    """y = conv(x, w) of 8-bit integers, summed in int32."""
-    names = SweepOperands("x", "y", "w_packed" if packed else "work")
+def integers(sweep: Sweep, shape: ConvShape, threads: int, *, packed: bool = False, streamed: bool = False) -> Plan:
+    """y = conv(x, w) of 8-bit integers, summed in int32; `streamed`: only the epilogue reads the sums."""
+    names, target = SweepOperands("x", "y", "w_packed" if packed else "work"), current_target()
+    if shape.depthwise and conv_dot.applies(sweep, target):
+        return conv_dot.sweep_plan(sweep, threads, names, packed, streamed)
     plan = conv_depth.sweep_plan if shape.depthwise else sweep_plan
-    return plan("DIRECT", integer_sweep(shape, kind), threads, current_target(), names, packed)
+    return plan("DIRECT", sweep, threads, target, names, packed)
 
 
-def integer_packing(shape: ConvShape, kind: str) -> tuple[Plan, int]:
+def integer_packing(sweep: Sweep, shape: ConvShape) -> tuple[Plan, int]:
     """The plan that writes "w_packed" from a filter of 8-bit integers, and the bytes it writes."""
-    sweep, target = integer_sweep(shape, kind), current_target()
+    target = current_target()
+    if shape.depthwise and conv_dot.applies(sweep, target):
+        return Plan("pack", (conv_dot.pack_phase(sweep, "w_packed"),), 0, 0), conv_dot.packed_bytes(sweep)
     if shape.depthwise:
         size = conv_depth.packed_size(sweep, target)
         return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), 4 * size

@@ -74,7 +74,7 @@ def sweep_plan(
     }  # fmt: skip
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     reads, writes = [names.source, names.packed], [names.result, "work"]
-    found.append(SWEEP.phase(f"conv_depth.{sweep.kind}", pointers, numbers, reads=reads, writes=writes))
+    found.append(SWEEP.phase(f"conv_depth.{sweep.kind.split()[0]}", pointers, numbers, reads=reads, writes=writes))
     return Plan(name, tuple(found), scratch + threads * size, sweep.flops)
 
 
@@ -140,7 +140,8 @@ def _make(symbol: str) -> ir.Module:
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, _PIXELS))
         with code.loop(first, last) as tile:
-            prepare(code, walk, _PIXELS, record, a.x, a.packed, ir.Constant(I1, 0), _ELEMENTS[kind])
+            keep_all = ir.Constant(I1, kind != "f32")  # a border of integers need not be 0
+            prepare(code, walk, _PIXELS, record, a.x, a.packed, keep_all, _ELEMENTS[kind])
             filters = code.at(a.packed, code.plus(a.panels, code.times(phase.before, current_target().lanes(32))), F32)
             valid = code.minimum(_PIXELS, code.sub(phase.pixels, code.times(tile, _PIXELS)))
 

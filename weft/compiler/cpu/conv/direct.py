@@ -108,7 +108,7 @@ class _Direct:
 
     def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, kind: str) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
-        self.lanes, self.element = target.lanes(32), ELEMENTS[kind]
+        self.lanes, self.element, self.kind = target.lanes(32), ELEMENTS[kind], kind
         self.how = arithmetic(code, kind, target, self.lanes)
         self.width = tile.columns(self.lanes)
 
@@ -175,7 +175,8 @@ class _Direct:
             index = code.sub(t, tile)
             record = code.at(self.scratch, code.mul(index, a.record), I64)
             copied = code.icmp_signed("==", a.mode, code.i64(COPIED))
-            prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all=copied)
+            keep_all = copied if self.kind == "f32" else ir.Constant(I1, 1)  # a border of integers need not be 0
+            prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all)
             with code.if_then(copied):
                 patch = code.times(code.mul(phase.taps, a.inputs), self.tile.rows)
                 flatten(

@@ -2,7 +2,7 @@
 
 A block of `width` output channels is one panel: for each tap (those of one phase of the sweep side by side, see
 shape.py), for each input channel, the numbers of its output channels side by side. Before the panels stands
-a row of zeros, which tiles read in place of pixels that lie in the padding.
+a row of zeros (or of the border of 8-bit integers), which tiles read in place of pixels that lie in the padding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ...ir.plan import PlanPhase
 from ..gemm.packing import pack_panels
-from ..ir_builder import F32, Code, Value
+from ..ir_builder import F32, I32, Code, Value
 from ..library import library
 from .function_builder import Signature, fill, split
 from .shape import Sweep
@@ -23,7 +23,7 @@ _PIECE = 32  # input channels that a thread packs at a time
 _PACK = Signature(
     ("w", "packed"),
     (
-        "tid", "threads", "zeros", "offset", "groups", "column_begin", "column_end", "inputs",
+        "tid", "threads", "zeros", "border", "offset", "groups", "column_begin", "column_end", "inputs",
         "base", "group_stride", "output_stride", "input_stride",
         *(f"{letter}_{word}" for letter in "zyx" for word in ("kernel", "classes", "stride")),
     ),
@@ -43,7 +43,7 @@ def zeros_size(sweep: Sweep) -> int:
 def pack_phase(sweep: Sweep, columns: tuple[int, int], width: int, offset: int, into: str, zeros: int) -> PlanPhase:
     """Pack the output channels `columns` of each group at `offset` floats, and write that many zeros at the beginning."""
     numbers = {
-        "zeros": zeros, "offset": offset, "groups": sweep.groups,
+        "zeros": zeros, "border": (sweep.border & 0xFF) * 0x01010101, "offset": offset, "groups": sweep.groups,
         "column_begin": columns[0], "column_end": columns[1], "inputs": sweep.inputs,
         "base": sweep.filter.base, "group_stride": sweep.filter.group,
         "output_stride": sweep.filter.output, "input_stride": sweep.filter.input,
@@ -60,7 +60,7 @@ def _make(symbol: str) -> ir.Module:
     code, a = _PACK.begin(symbol)
     panels = pack_panels(code.module, "f32", "f32", width)
     with code.if_then(code.icmp_signed("==", a.tid, code.i64(0))):
-        fill(code, a.packed, a.zeros)
+        fill(code, a.packed, a.zeros, code.bitcast(code.trunc(a.border, I32), F32))
     blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), width)
     taps = code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel)
     pieces = code.ceil_div(a.inputs, _PIECE)

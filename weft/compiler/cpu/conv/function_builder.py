@@ -69,10 +69,10 @@ def copy(code: Code, source: Value, target: Value, length: Value) -> None:
         code.write(code.read(source, at, vector(F32, lanes)), target, at)
 
 
-def fill(code: Code, target: Value, length: Value) -> None:
-    """Write zeros."""
+def fill(code: Code, target: Value, length: Value, value: Value | None = None) -> None:
+    """Write zeros, or another float."""
     for at, lanes in _vectors(code, length):
-        code.write(code.splat(ir.Constant(F32, 0.0), lanes), target, at)
+        code.write(code.splat(ir.Constant(F32, 0.0) if value is None else value, lanes), target, at)
 
 
 def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:

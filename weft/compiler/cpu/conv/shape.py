@@ -73,6 +73,7 @@ class Sweep:
     filter: FilterView
     flops: int
     kind: str = "f32"  # of its products; those of integers count words of channels, see gemm/arithmetic.py
+    border: int = 0  # the value of the padding, of 8-bit integers
 
     @property
     def taps(self) -> int:
@@ -133,7 +134,7 @@ def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     )
 
 
-def integer_sweep(shape: ConvShape, kind: str) -> Sweep:
+def integer_sweep(shape: ConvShape, kind: str, border: int = 0) -> Sweep:
     """From x to y, both operands of 8-bit integers, the filter (filters, *kernel, channels / groups) and contiguous.
 
     A depthwise filter has words of one element: it is int32.
@@ -144,7 +145,7 @@ def integer_sweep(shape: ConvShape, kind: str) -> Sweep:
         steps.insert(1, step)
         step *= size
     made = forward_sweep(replace(shape, channels=words * shape.groups), (step, *steps))
-    return replace(made, flops=shape.flops, kind=kind)
+    return replace(made, flops=shape.flops, kind=kind, border=border)
 
 
 def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:

@@ -145,8 +145,17 @@ def prepare(
     element: ir.Type = F32,
 ) -> None:
     """Write the record of the next tile of `count` pixels. `keep_all`: include segments of padding only. `element`: of the source."""
-    phase, inputs, pixels = walk.phase, walk.a.inputs, numbers(code, 4 * count)
-    merged = _take_pixels(code, walk, count, record, pixels)
+    pixels = numbers(code, 4 * count)
+    merged = take_pixels(code, walk, count, record, pixels)
+    write_segments(code, walk, count, record, pixels, merged, source, zeros, keep_all, element)
+
+
+def write_segments(
+    code: Code, walk: PixelCursor, count: int, record: Value, pixels: Value, merged: Value, source: Value, zeros: Value, keep_all: Value,
+    element: ir.Type,
+) -> None:  # fmt: skip
+    """Write the segments of the pixels that were taken."""
+    phase, inputs = walk.phase, walk.a.inputs
     width = code.select(merged, code.i64(1), phase.x.count)
     code.write(code.mul(inputs, code.select(merged, phase.x.count, code.i64(1))), record, 1)
     code.write(code.i64(0), record, 0)
@@ -159,7 +168,7 @@ def prepare(
         code.write(code.plus(found, code.zext(code.or_(some, keep_all), I64)), record, 0)
 
 
-def _take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixels: Value) -> Value:
+def take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixels: Value) -> Value:
     """Write the pixels of a tile; whether the taps of a kernel row are contiguous for all of them."""
     axis = walk.phase.x
     extent = code.mul(code.plus(axis.count, -1), axis.move)
