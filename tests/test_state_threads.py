@@ -245,8 +245,12 @@ def test_functions_are_traced_in_many_threads_while_others_look() -> None:
     np.testing.assert_allclose(p.numpy(), 12.0, rtol=1e-4)
 
 
-@pytest.mark.parametrize("read", [lambda t: t.node, lambda t: t.realize(), lambda t: t.numpy()], ids=["node", "realize", "numpy"])
-def test_a_reader_does_not_bring_back_the_old_value(read: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "read", [lambda t: t.node, lambda t: t.realize(), lambda t: t.numpy()], ids=["node", "realize", "numpy"]
+)
+def test_a_reader_does_not_bring_back_the_old_value(
+    read: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A computed tensor becomes a leaf when it is read. Another thread changes it at the worst time, between the look and the change."""
     total = weft.ones(4) + weft.ones(4)
     (total * 1.0).numpy()  # the value is known, the tensor still names the sum
