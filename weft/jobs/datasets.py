@@ -70,7 +70,7 @@ DATASET_SETTINGS: dict[str, Setting] = {
 }
 
 
-def submit_dataset(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
+def submit_dataset(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Check the settings of a new dataset and add its creation to the queue.
 
     >>> import tempfile
@@ -80,7 +80,8 @@ def submit_dataset(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
     """
     settings = checked_dataset_settings(given)
     _check_free(queue, Path(settings["folder"]))
-    return queue.add({**settings, "name": settings["name"] or Path(settings["folder"]).name}, DATASET)
+    name = settings["name"] or Path(settings["folder"]).name
+    return queue.add({**settings, "name": name}, DATASET, owner=owner)
 
 
 def checked_dataset_settings(given: Mapping[str, Any]) -> dict[str, Any]:

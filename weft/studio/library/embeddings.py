@@ -52,7 +52,7 @@ def embedding_job(queue: JobQueue, row: RunRow) -> JobRecord | None:
     return None
 
 
-def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any]) -> JobRecord:
+def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Add the job that makes the map of a run, unless one waits or runs."""
     known = embedding_job(queue, row)
     if known is not None and not known.state.has_ended:
@@ -62,4 +62,4 @@ def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any]) -> 
         "checkpoint": given.get("checkpoint", "best"), "examples": given.get("examples", EXAMPLES),
         "device": row.settings.get("device"),
     }  # fmt: skip
-    return queue.add(settings, EMBEDDING)
+    return queue.add(settings, EMBEDDING, owner=owner)
