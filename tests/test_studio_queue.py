@@ -199,8 +199,9 @@ def test_jobs_are_moved_by_keys_and_by_dragging(server: Server, web: httpx.Clien
 
 def test_memory_that_was_measured_is_shown_beside_the_forecast(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path)
-    queue.add(SETTINGS, needs=JobNeeds(GPU, 1, None, 15 * GB))
+    queue.folder.mkdir()
     write_slots(queue.folder, RunnerSlots(SLOTS))
+    queue.add(SETTINGS, needs=JobNeeds(GPU, 1, None, 15 * GB))
     (shown,) = activities(QueueWatch(queue).look(), [])
     assert shown.needs == "1 GPU, 15.0 GB"
     progress = TrainingProgress(3, 10, 5, 10, None, 60.0)

@@ -143,7 +143,7 @@ def submit_predictions(
     queue: JobQueue, request: PredictionRequest, folder: Path | None = None, owner: str = "", **facts: Any
 ) -> tuple[JobRecord, Path]:
     """Add predictions to a queue; the job, and the folder that will hold them. `facts` are kept beside them, in submission.json."""
-    queue.check_quota(owner, needs_of(PREDICT, asdict(request)).slot)
+    queue.check(needs_of(PREDICT, asdict(request)), owner)
     out = folder or new_folder(queue.root)
     shown = {
         "model": facts.get("network_name") or request.network,

@@ -21,11 +21,13 @@ from .events import POLL
 from .job_schedule import JobSchedule, change_schedule, priority_of, read_schedule
 from .kinds import TRAIN
 from .locked_file import locked
-from .needs import JobNeeds, needs_of
+from .needs import GPU, JobNeeds, check_device, needs_of
 from .queue_order import QueueOrder, change_order
+from .queue_plan import read_slots
 from .queue_view import QueueView
 from .quotas import read_quotas
 from .record import CANCELLED, FAILED, PAUSED, STOPPED, WAITING, JobRecord, State
+from .slots import gpu_slots
 
 FOLDER = ".jobs"  # below the folder of runs
 
@@ -55,14 +57,27 @@ class JobQueue:
     ) -> JobRecord:  # fmt: skip
         """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs.
 
-        A job beyond the quota of its owner is refused.
+        A job that needs a device that there is not, and one beyond the quota of its owner, are refused.
         """
         schedule, needs = JobSchedule(priority=priority_of(priority)), needs or needs_of(kind, settings)
+        check_device(needs, self.gpus)
         with self._within_quota(owner, needs.slot):
             return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind, needs, owner, schedule)
 
-    def check_quota(self, owner: str, slot: str, more: int = 1) -> None:
-        """Refuse so many more jobs of a person if they are beyond the quota; who adds several asks before the first."""
+    def gpus(self) -> list[str]:
+        """The GPUs that jobs of this queue can have: those of its runner; while there is none, also those of this machine."""
+        offered = read_slots(self.folder)
+        known = [slot.name for slot in offered.slots if slot.kind == GPU] if offered is not None else []
+        if self.runner() is None:
+            known += [slot.name for slot in gpu_slots()]
+        return sorted(set(known))
+
+    def check(self, needs: JobNeeds, owner: str = "", more: int = 1) -> None:
+        """Refuse so many jobs as `add` would; who has to prepare something, or adds several, asks before."""
+        check_device(needs, self.gpus)
+        self._check_quota(owner, needs.slot, more)
+
+    def _check_quota(self, owner: str, slot: str, more: int = 1) -> None:
         quota = read_quotas(self.folder).get(owner)
         if quota is not None:
             waiting = [one for one in QueueView(self.folder).jobs() if one.state.state == WAITING]
@@ -75,7 +90,7 @@ class JobQueue:
             yield
             return
         with locked(self.folder / ".quotas.lock"):
-            self.check_quota(owner, slot)
+            self._check_quota(owner, slot)
             yield
 
     def cancel(self, job: JobRecord) -> None:

@@ -67,7 +67,7 @@ def branch_run(
     queue: JobQueue, folder: Path, checkpoint: str, name: str, changes: Mapping[str, Any], owner: str = ""
 ) -> JobRecord:
     """A new run from a checkpoint, as a job: with its exact state if it has one, else with its weights and a fresh optimizer."""
-    queue.check_quota(owner, needs_of(TRAIN, settings_of("branch", folder)).slot)
+    queue.check(needs_of(TRAIN, settings_of("branch", folder)), owner)
     if find_checkpoint(folder, checkpoint).is_exact:
         made = branch_state(folder, checkpoint, name, changes)
         job = queue.add(settings_of("branch", made), owner=owner)

@@ -223,7 +223,7 @@ class _Machine:
         needs, candidates = job.needs, self._candidates(job)
         wanted = needs.gpus if needs.slot == GPU else 1
         if len(candidates) < wanted:
-            return _missing(job, len(candidates))
+            return _missing(job, [slot for slot in self.slots.values() if slot.kind == GPU])
         if kept is not None and self._fitting(job, self.active, None, False) is not None:
             return f"Behind {kept.job.name}, which has the next place on {self._titles(sorted(kept.slots))}"
         if wanted > 1:
@@ -275,13 +275,16 @@ def clock(when: float) -> str:
     return time.strftime("%H:%M", time.localtime(when))
 
 
-def _missing(job: QueuedJob, found: int) -> str:
+def _missing(job: QueuedJob, gpus: Sequence[ComputeSlot]) -> str:
+    """Why a job cannot start on this machine, whatever ends: what it was submitted for has gone."""
     needs = job.needs
+    if needs.slot != GPU:
+        return "This runner has no slot for it"
+    have = f"it has {', '.join(slot.name for slot in gpus)}" if gpus else "it has no GPU"
     if needs.device is not None:
-        return f"Waits for {needs.device}, which this machine does not have"
-    if needs.slot == GPU:
-        return f"Needs {needs.gpus} GPU{'s' if needs.gpus > 1 else ''}; this machine has {found or 'none'}"
-    return "This runner has no slot for it"
+        return f"Waits for {needs.device}, which this machine does not have: {have}. Submit it again for another device"
+    wanted = f"{needs.gpus} GPUs" if needs.gpus > 1 else "a GPU"
+    return f"Waits for {wanted}, which this machine does not have: {have}. Submit it again for another device"
 
 
 def _bytes(count: float) -> str:

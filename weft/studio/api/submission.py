@@ -61,7 +61,7 @@ def add_trainings(
     trainings = [confined(studio, one) for one in trainings_of(_texts(settings))]
     check_disk(studio, user)
     if len(trainings) > 1:  # all of them, or none
-        studio.queue.check_quota(user.name, needs_of(TRAIN, trainings[0]).slot, len(trainings))
+        studio.queue.check(needs_of(TRAIN, trainings[0], gpus), user.name, len(trainings))
     made = [submit(studio.queue, one, user.name, priority, gpus) for one in trainings]
     studio.feed.refresh_soon()
     return made

@@ -12,7 +12,10 @@ import numpy as np
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
+from ...jobs.kinds import TRAIN
+from ...jobs.needs import check_device, needs_of
 from ...jobs.optimizers import schedule
+from ...jobs.queue import JobQueue
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
 from ...jobs.settings import SETTINGS
@@ -107,6 +110,7 @@ def check_form(
         settings = [with_recipe("train", {**confined(one), "runs": runs_folder}) for one in expand(values)]
         for one in settings:
             check_settings("train", one)
+            check_device(needs_of(TRAIN, one), JobQueue(runs_folder).gpus)
     except WeftError as error:
         return FormCheck(count, error.message, _field_of(error.message, values), command=command)
     try:
