@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from ...data.open import data_path
 from ...errors import UserError
 from ...io.json_values import json_value
 from ...jobs.events import events_from
@@ -85,7 +86,8 @@ def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
     found = dict(settings)
     for name in PATHS:
         text = found.get(name, "")
-        is_path = "/" in text or text.startswith("~") or (text and Path(text).exists())
+        there = data_path(text) is not None if name == "data" else Path(text).exists()
+        is_path = "/" in text or text.startswith("~") or (text and there)
         if is_path and not _is_run(studio, text):
             found[name] = str(studio.paths.path(text))
     return found
