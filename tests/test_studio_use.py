@@ -211,7 +211,7 @@ def test_two_requests_load_a_network_once(place: Path, monkeypatch: pytest.Monke
 def test_text_networks_get_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Predictor("text", (), "squash", (), Lightness(), Lightness())
     monkeypatch.setattr(loaded, "predictor_of_run", lambda *given: writer)
-    with pytest.raises(UserError, match="light-1 continues text"):
+    with pytest.raises(UserError, match="a network for images is required, got light-1, which continues text"):
         LoadedNetworks().get(place / "runs" / NETWORK)
 
 
@@ -369,7 +369,7 @@ def test_every_route_is_described(local: LocalStudio) -> None:
     assert lacking == []
 
 
-@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/1", "/classify/batches/77", "/docs", f"/classify?runs={NETWORK}@last,.networks/net.onnx"])  # fmt: skip
+@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/1", "/classify?tab=text", "/docs", f"/classify?runs={NETWORK}@last,.networks/net.onnx"])  # fmt: skip
 def test_pages_answer(local: LocalStudio, path: str) -> None:
     status, page = local.request("GET", path)
     assert status == 200
