@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, Server, running_studio
+from studio_tools import BROWSER, LocalStudio, served_studio
 from weft.jobs.needs import GPU, JobNeeds
 from weft.jobs.queue import JobQueue
 from weft.jobs.queue_plan import RunnerSlots, write_slots
@@ -98,7 +98,7 @@ def test_a_failed_job_has_a_button_that_helps_and_no_markup_of_its_own(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("queue") / "runs"
     queue = JobQueue(runs)
     for name in ("first", "second", "third"):
@@ -106,12 +106,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     failed = queue.add({**SETTINGS, "name": "large"})
     failed.set("failed", "[cuda] the GPU is out of memory (x).")
     queue.pause_all()
-    with running_studio(runs) as started:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{server.address}/api/v1", timeout=30) as client:
         token = (server.runs / ".studio" / "token").read_text().strip()
         client.headers.update({"Authorization": f"Bearer {token}", "X-Weft-Studio": "1"})
@@ -161,7 +161,7 @@ def test_the_queue_over_the_api(web: httpx.Client) -> None:
 
 
 @needs_browser
-def test_jobs_are_moved_by_keys_and_by_dragging(server: Server, web: httpx.Client) -> None:
+def test_jobs_are_moved_by_keys_and_by_dragging(server: LocalStudio, web: httpx.Client) -> None:
     from playwright.sync_api import sync_playwright
 
     errors: list[str] = []
