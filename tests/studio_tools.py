@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import queue
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +31,10 @@ from weft.studio.config import StudioConfig
 from weft.studio.keys import OneTimeToken, secret
 from weft.studio.server import create
 
+CHROMIUM = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run", "--disable-quic",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
+)  # fmt: skip
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -152,3 +160,42 @@ def served_studio(runs: Path, runner: bool = False, **settings: Any) -> Iterator
         for one in (thread, running) if runner else (thread,):
             one.join(20)
         listener.close()
+
+
+# --- a browser ----------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _browser_address() -> str:
+    """Where the one Chromium of this process takes connections; it is started now and ends with the process."""
+    assert BROWSER is not None
+    profile = tempfile.mkdtemp(prefix="weft-chromium-")
+    command = [BROWSER, *CHROMIUM, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def end() -> None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(profile, ignore_errors=True)
+
+    atexit.register(end)
+    told = Path(profile) / "DevToolsActivePort"
+    for _ in range(1500):
+        if told.exists() and "\n" in (text := told.read_text()):
+            return f"http://127.0.0.1:{text.splitlines()[0]}"
+        time.sleep(0.02)
+    raise AssertionError("Chromium did not start")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The browser of this process, by Playwright. Its start takes seconds, so tests share it; their contexts share nothing."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.connect_over_cdp(_browser_address())
+        try:
+            yield browser
+        finally:
+            for context in browser.contexts[1:]:  # the first one is the browser's own
+                context.close()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("nicegui")
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.locks import one_writer
 from weft.studio.library.runs import RUNNING
 from weft.studio.library.training_form import GROUPS, check_form, device_choices
@@ -67,10 +67,7 @@ def answering(status: int, body: str) -> Callable[[Any], None]:
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser")
 def test_in_the_browser(local: LocalStudio) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -99,4 +96,3 @@ def test_in_the_browser(local: LocalStudio) -> None:
             said.wait_for()
             assert page.locator("[data-upload]").get_attribute("data-state") == "failed"
         assert errors == []
-        browser.close()

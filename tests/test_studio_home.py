@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.cli import main
 from weft.errors import UserError
 from weft.jobs.annotations import annotate, read_annotations
@@ -235,13 +235,8 @@ def test_the_tabs_of_the_home_page(web: httpx.Client) -> None:
 
 @needs_browser
 def test_columns_groups_tags_and_deletion_in_a_browser(server: LocalStudio) -> None:
-    from playwright.sync_api import sync_playwright
-
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -272,6 +267,5 @@ def test_columns_groups_tags_and_deletion_in_a_browser(server: LocalStudio) -> N
         page.get_by_role("button", name="Undo").click()
         page.wait_for_selector("tbody >> text=other")
         assert page.locator(".bulk").count() == 0, "a deleted run is not selected any more"
-        browser.close()
     assert errors == []
     assert yaml.safe_load((server.runs / "classify" / "other" / "args.yaml").read_text())["rate"] == 0.3

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, LocalStudio, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, served_studio
 from weft.jobs.needs import GPU, JobNeeds
 from weft.jobs.queue import JobQueue
 from weft.jobs.queue_plan import RunnerSlots, write_slots
@@ -162,13 +162,8 @@ def test_the_queue_over_the_api(web: httpx.Client) -> None:
 
 @needs_browser
 def test_jobs_are_moved_by_keys_and_by_dragging(server: LocalStudio, web: httpx.Client) -> None:
-    from playwright.sync_api import sync_playwright
-
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -193,7 +188,6 @@ def test_jobs_are_moved_by_keys_and_by_dragging(server: LocalStudio, web: httpx.
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-        browser.close()
     assert errors == []
 
 

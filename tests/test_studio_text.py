@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("nicegui")
 
 import weft
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import nn, train
 from weft.data import Text
 from weft.errors import RunError, UserError
@@ -140,10 +140,9 @@ def test_who_leaves_frees_the_network_and_too_many_are_sent_away(
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser")
 def test_the_page(local: LocalStudio, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -165,4 +164,3 @@ def test_the_page(local: LocalStudio, monkeypatch: pytest.MonkeyPatch) -> None:
         expect(page.locator("[data-time]")).to_contain_text("stopped after")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert errors == []
-        browser.close()
