@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 PASSWORD = "a good password"
@@ -26,11 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
 @pytest.fixture
 def page(server: LocalStudio) -> Iterator[Any]:
     """A page; anything written to its console as an error fails the test, but answers that refuse something."""
-    from playwright.sync_api import sync_playwright
-
-    options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
+    with chromium() as browser:
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
         problems: list[str] = []
         opened.on("pageerror", lambda error: problems.append(str(error)))
@@ -38,7 +34,6 @@ def page(server: LocalStudio) -> Iterator[Any]:
             "console", lambda m: problems.append(m.text) if m.type == "error" and "status of 4" not in m.text else None
         )
         yield opened
-        browser.close()
         assert problems == []
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import data
 from weft.data.changes import DatasetChanges
 from weft.data.doctor.report import CheckResult, DoctorFinding, DoctorReport
@@ -366,11 +366,8 @@ def test_archives_that_lead_out_are_refused(web: httpx.Client) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 def test_a_zip_becomes_a_dataset_in_the_browser(server: LocalStudio, tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
     (tmp_path / "photos.zip").write_bytes(zipped(server.runs.parent / "photos"))
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -397,5 +394,4 @@ def test_a_zip_becomes_a_dataset_in_the_browser(server: LocalStudio, tmp_path: P
         page.get_by_text("is not an image in a supported format").wait_for()
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        browser.close()
     assert problems == []

@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("nicegui")
 
-from studio_tools import BROWSER, LocalStudio, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, served_studio
 from weft import data
 from weft.data.changes import DatasetChanges
 from weft.data.doctor.decisions import Decisions, changes_of, decide, load_decisions
@@ -169,8 +169,7 @@ def wait_for(condition, seconds: float = 60) -> None:
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 def test_a_person_starts_it_decides_by_keys_and_saves(server: LocalStudio) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         problems: list[str] = []
@@ -203,7 +202,6 @@ def test_a_person_starts_it_decides_by_keys_and_saves(server: LocalStudio) -> No
         page.get_by_role("link", name="Open v2").click()
         expect(page.get_by_role("button", name="Start the data doctor")).to_be_visible()
         assert problems == []
-        browser.close()
     made = server.runs.parent / "datasets" / "pets" / "v2"
     names = {split: (made / split / "names.txt").read_text().split() for split in ("train", "validation")}
     assert "cat/leak.png" in names["train"]

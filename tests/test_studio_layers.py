@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
@@ -343,11 +343,7 @@ def test_the_api_gives_the_map(web: httpx.Client) -> None:
 
 @needs_browser
 def test_layers_and_map_in_a_browser(server: LocalStudio) -> None:
-    from playwright.sync_api import sync_playwright
-
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -355,7 +351,6 @@ def test_layers_and_map_in_a_browser(server: LocalStudio) -> None:
         page.goto(server.way_in)
         _looks_at_layers(page, server)
         _looks_at_the_map(page, server)
-        browser.close()
     assert errors == []
 
 

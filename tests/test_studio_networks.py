@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import zoo
 from weft.errors import UserError
 from weft.io import save
@@ -228,10 +228,7 @@ def test_files_are_imported(web: httpx.Client, server: LocalStudio, tmp_path: Pa
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: LocalStudio) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -254,7 +251,6 @@ def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: LocalStud
                 page.goto(server.address + path)
                 page.wait_for_selector("main h1")
                 assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, path
-        browser.close()
     assert errors == []
     assert "designed" in NetworkStore(server.runs).names()
 

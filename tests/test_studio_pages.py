@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from sampling import sampled
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 
 PAGES = (
     "/",
@@ -80,19 +80,8 @@ def test_the_api_lists_runs(web: httpx.Client) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    options = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=BROWSER, args=options)
-        yield started
-        started.close()
+    with chromium() as shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from run_tools import EXAMPLES, api, evaluated_run, write_events
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.jobs.record import WAITING
 from weft.locks import one_writer
 from weft.report.predictions import read_predictions
@@ -229,13 +229,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
 
 @pytest.fixture(scope="module")
 def page(server: LocalStudio) -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         opened = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         opened.goto(server.way_in)
         yield opened
-        browser.close()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
