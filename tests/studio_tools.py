@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import queue
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,10 +26,15 @@ import nicegui
 import uvicorn
 import yaml
 
+from weft.jobs import JobQueue, Runner
 from weft.studio.config import StudioConfig
 from weft.studio.keys import OneTimeToken, secret
 from weft.studio.server import create
 
+CHROMIUM = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run", "--disable-quic",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
+)  # fmt: skip
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -100,9 +109,15 @@ class LocalStudio:
     key: OneTimeToken
 
     @property
+    def runs(self) -> Path:
+        found: Path = self.studio.config.runs
+        return found
+
+    @property
     def way_in(self) -> str:
         """The address that lets a browser in."""
-        return f"{self.address}/?token={self.key.value}"
+        place = "/" if self.studio.config.is_local else "/setup"
+        return f"{self.address}{place}?token={self.key.value}"
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
         """The status and the content of an answer. `content` is JSON, or the options of httpx."""
@@ -113,8 +128,8 @@ class LocalStudio:
 
 
 @contextmanager
-def served_studio(runs: Path, **settings: Any) -> Iterator[LocalStudio]:
-    """Serve a studio from a thread, without a runner of its queue: starting a process for each file of tests takes seconds."""
+def served_studio(runs: Path, runner: bool = False, **settings: Any) -> Iterator[LocalStudio]:
+    """Serve a studio from a thread; with `runner`, another one runs its queue. A process of its own takes ten times as long to start."""
     config, key = StudioConfig(runs, **settings), OneTimeToken()
     runs.mkdir(parents=True, exist_ok=True)
     # NiceGUI is one application in a process, which an earlier file of tests may have started.
@@ -124,18 +139,63 @@ def served_studio(runs: Path, **settings: Any) -> Iterator[LocalStudio]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread, ended = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True), threading.Event()
+    running = threading.Thread(target=Runner(JobQueue(runs)).run, args=(True, ended), daemon=True)
     thread.start()
+    if runner:
+        running.start()
     try:
         for _ in range(500):
             if server.started:
                 break
             time.sleep(0.02)
         assert server.started
-        address, token = f"http://127.0.0.1:{listener.getsockname()[1]}", secret(runs, "token")
+        name, port = config.hosts[0] if config.hosts else "127.0.0.1", listener.getsockname()[1]
+        address, token = f"http://{name}:{port}", secret(runs, "token")
         with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=30) as web:
             yield LocalStudio(address, token, studio, web, key)
     finally:
+        ended.set()
         server.should_exit = True
-        thread.join(20)
+        for one in (thread, running) if runner else (thread,):
+            one.join(20)
         listener.close()
+
+
+# --- a browser ----------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _browser_address() -> str:
+    """Where the one Chromium of this process takes connections; it is started now and ends with the process."""
+    assert BROWSER is not None
+    profile = tempfile.mkdtemp(prefix="weft-chromium-")
+    command = [BROWSER, *CHROMIUM, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def end() -> None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(profile, ignore_errors=True)
+
+    atexit.register(end)
+    told = Path(profile) / "DevToolsActivePort"
+    for _ in range(1500):
+        if told.exists() and "\n" in (text := told.read_text()):
+            return f"http://127.0.0.1:{text.splitlines()[0]}"
+        time.sleep(0.02)
+    raise AssertionError("Chromium did not start")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The browser of this process, by Playwright. Its start takes seconds, so tests share it; their contexts share nothing."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.connect_over_cdp(_browser_address())
+        try:
+            yield browser
+        finally:
+            for context in browser.contexts[1:]:  # the first one is the browser's own
+                context.close()

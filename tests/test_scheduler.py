@@ -123,8 +123,14 @@ def test_why_a_job_waits() -> None:
         why[2]
         == f"Waits for 2 GPUs: GPU 0 busy until about {clock(540)} with job-8, GPU 1 busy until about {clock(900)} with job-9"
     )
-    assert why[4] == "Waits for cuda:5, which this machine does not have"
-    assert why[5] == "Needs 3 GPUs; this machine has 2"
+    assert (
+        why[4]
+        == "Waits for cuda:5, which this machine does not have: it has cuda:0, cuda:1. Submit it again for another device"
+    )
+    assert (
+        why[5]
+        == "Waits for 3 GPUs, which this machine does not have: it has cuda:0, cuda:1. Submit it again for another device"
+    )
     assert why[6] == "Needs a whole GPU: GPU 1 has 4.0 GB free until job-9 ends"
     made = plan(SLOTS, [running[0]], [gpu_job(2, 18, gpus=2), gpu_job(3, 20)], 0.0)
     assert "GPU 1 free" in made.reasons[2]
@@ -263,6 +269,12 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
     return JobQueue("runs")
 
 
+def has_gpus(queue: JobQueue, count: int) -> None:
+    """The last runner of the queue had so many GPUs."""
+    queue.folder.mkdir(parents=True)
+    write_slots(queue.folder, RunnerSlots(tuple(ComputeSlot(f"cuda:{i}", GPU, 24 * GB) for i in range(count))))
+
+
 def order(queue: JobQueue) -> list[int]:
     view = QueueView(queue.folder)
     return [one.number for one in view.waiting(view.jobs(), view.order())]
@@ -371,6 +383,7 @@ def test_the_memory_of_a_training_grows_with_its_batch_and_what_was_measured_cou
     assert 1e9 < needed(batch=16) < needed(batch=128) < 20e9
     assert needed(batch=128, precision="float16") < needed(batch=128)
     settings = {**QUICK, "model": "lenet5", "device": "cuda", "epochs": 3}
+    has_gpus(queue, 1)
     first = queue.job(submit(queue, settings).number)
     assert 5e8 < first.submitted()["needs"]["memory"] < 1e9
     assert first.submitted()["needs"]["seconds"] is None
@@ -463,6 +476,7 @@ def is_running(job: JobRecord) -> bool:
 @pytest.mark.usefixtures("fake_worker")
 def test_workers_and_runners_that_are_killed_lose_nothing(queue: JobQueue) -> None:
     needs = JobNeeds(GPU, 1, None, 5 * GB)
+    has_gpus(queue, 2)
     job, other = queue.add(QUICK, needs=needs), queue.add(QUICK, needs=replace(needs, gpus=2, memory=24 * GB))
     runners = [Running(queue)]
     try:
@@ -503,6 +517,7 @@ def test_workers_and_runners_that_are_killed_lose_nothing(queue: JobQueue) -> No
 
 @pytest.mark.usefixtures("fake_worker")
 def test_a_held_job_does_not_start_and_a_runner_ends_when_nothing_can_start(queue: JobQueue) -> None:
+    has_gpus(queue, 5)
     held, missing, fine = queue.add(QUICK), queue.add(QUICK, needs=JobNeeds(GPU, 5)), queue.add(QUICK)
     queue.hold(held)
     (fine.folder / "go").touch()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 PASSWORD = "a good password"
@@ -16,21 +16,17 @@ TABS = ("users", "settings")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("accounts") / "runs"
     make_run(runs, "good-1", [0.5, 0.8])
-    with running_studio(runs, "host=0.0.0.0", "hosts=localhost") as started:
+    with served_studio(runs, host="0.0.0.0", hosts=("localhost",)) as started:
         yield started
 
 
 @pytest.fixture
-def page(server: Server) -> Iterator[Any]:
+def page(server: LocalStudio) -> Iterator[Any]:
     """A page; anything written to its console as an error fails the test, but answers that refuse something."""
-    from playwright.sync_api import sync_playwright
-
-    options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
+    with chromium() as browser:
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
         problems: list[str] = []
         opened.on("pageerror", lambda error: problems.append(str(error)))
@@ -38,7 +34,6 @@ def page(server: Server) -> Iterator[Any]:
             "console", lambda m: problems.append(m.text) if m.type == "error" and "status of 4" not in m.text else None
         )
         yield opened
-        browser.close()
         assert problems == []
 
 
@@ -48,7 +43,7 @@ def sign_in(page: Any, name: str, password: str = PASSWORD) -> None:
     page.click("[type=submit]")
 
 
-def test_from_the_first_account_to_a_viewer_who_changes_nothing(server: Server, page: Any) -> None:
+def test_from_the_first_account_to_a_viewer_who_changes_nothing(server: LocalStudio, page: Any) -> None:
     # The printed address makes the first account.
     page.goto(server.way_in)
     sign_in(page, "anna")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import data
 from weft.data.changes import DatasetChanges
 from weft.data.doctor.report import CheckResult, DoctorFinding, DoctorReport
@@ -225,17 +225,17 @@ def test_findings_of_the_doctor_flag_images(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("datasets") / "runs"
     make_photos(runs.parent / "photos")
     data.create(runs.parent / "photos", runs.parent / "datasets" / "ready" / "v1", size=(8, 8), validation=0.25)
     make_run(runs, "learned", [0.5, 0.9], data=str(runs.parent / "datasets" / "ready" / "v1"))
-    with running_studio(runs) as started:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=30) as client:
         client.headers["Authorization"] = f"Bearer {(server.runs / '.studio' / 'token').read_text().strip()}"
         yield client
@@ -267,7 +267,7 @@ def test_pages_answer(web: httpx.Client) -> None:
     assert web.get("/datasets/nothing").status_code == 404
 
 
-def test_pages_of_jobs_show_those_that_make_datasets(web: httpx.Client, server: Server) -> None:
+def test_pages_of_jobs_show_those_that_make_datasets(web: httpx.Client, server: LocalStudio) -> None:
     x = np.random.default_rng(0).integers(0, 255, (12, 6, 6)).astype(np.uint8)
     np.savez(server.runs.parent / "arrays.npz", x=x, y=np.arange(12) % 2)
     given = {"kind": "npz", "source": "arrays.npz", "name": "arrays", "size": "6", "colour": "gray", "store": "arrays"}
@@ -305,7 +305,7 @@ def test_sources_are_confined(web: httpx.Client) -> None:
     assert web.put("/api/v1/uploads/0123456789abcdef/files/a.png", headers=HEADER, content=b"x").status_code == 400
 
 
-def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client, server: Server) -> None:
+def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client, server: LocalStudio) -> None:
     name = web.post("/api/v1/uploads", headers=HEADER).json()["upload"]
     for path in sorted((server.runs.parent / "photos").rglob("*-[0-3].png")):
         relative = path.relative_to(server.runs.parent)
@@ -336,7 +336,7 @@ def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client,
     assert versions(web, "sent") == []
 
 
-def test_a_dataset_that_could_not_be_made_says_why_and_goes_away(web: httpx.Client, server: Server) -> None:
+def test_a_dataset_that_could_not_be_made_says_why_and_goes_away(web: httpx.Client, server: LocalStudio) -> None:
     broken = server.runs.parent / "broken" / "a"
     broken.mkdir(parents=True)
     for number in range(3):
@@ -365,12 +365,9 @@ def test_archives_that_lead_out_are_refused(web: httpx.Client) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_a_zip_becomes_a_dataset_in_the_browser(server: Server, tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_a_zip_becomes_a_dataset_in_the_browser(server: LocalStudio, tmp_path: Path) -> None:
     (tmp_path / "photos.zip").write_bytes(zipped(server.runs.parent / "photos"))
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -397,5 +394,4 @@ def test_a_zip_becomes_a_dataset_in_the_browser(server: Server, tmp_path: Path) 
         page.get_by_text("is not an image in a supported format").wait_for()
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        browser.close()
     assert problems == []

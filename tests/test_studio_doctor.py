@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("nicegui")
 
-from studio_tools import BROWSER, Server, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, served_studio
 from weft import data
 from weft.data.changes import DatasetChanges
 from weft.data.doctor.decisions import Decisions, changes_of, decide, load_decisions
@@ -107,23 +107,23 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     root = tmp_path_factory.mktemp("studio")
     make_dataset(root, "pets")
     labelled = make_dataset(root, "labelled")
     labels_report(labelled).save(labelled)
-    with running_studio(root / "runs") as started:
+    with served_studio(root / "runs", runner=True, roots=(root,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{server.address}/api/v1", timeout=30) as client:
         client.headers["Authorization"] = f"Bearer {(server.runs / '.studio' / 'token').read_text().strip()}"
         yield client
 
 
-def test_the_api(web: httpx.Client, server: Server) -> None:
+def test_the_api(web: httpx.Client, server: LocalStudio) -> None:
     doctor = "/datasets/labelled/versions/1/doctor"
     found = web.get(doctor).json()
     assert [result["check"] for result in found["report"]["results"]] == ["leaks", "labels"]
@@ -167,10 +167,9 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_a_person_starts_it_decides_by_keys_and_saves(server: Server) -> None:
+def test_a_person_starts_it_decides_by_keys_and_saves(server: LocalStudio) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         problems: list[str] = []
@@ -203,7 +202,6 @@ def test_a_person_starts_it_decides_by_keys_and_saves(server: Server) -> None:
         page.get_by_role("link", name="Open v2").click()
         expect(page.get_by_role("button", name="Start the data doctor")).to_be_visible()
         assert problems == []
-        browser.close()
     made = server.runs.parent / "datasets" / "pets" / "v2"
     names = {split: (made / split / "names.txt").read_text().split() for split in ("train", "validation")}
     assert "cat/leak.png" in names["train"]

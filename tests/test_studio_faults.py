@@ -140,6 +140,7 @@ def test_a_killed_server_goes_on_with_its_jobs_and_uploads(tmp_path: Path) -> No
     with running_studio(runs) as again, client(again) as web:
         wait_for(lambda: JobRecord(runs / ".jobs" / str(dataset)).state.state == "done")
         assert web.get("/api/v1/datasets/made").json()["versions"]
+        assert [one["name"] for one in web.get("/api/v1/runs").json()] == ["long"]
         wait_for(lambda: _epochs(runs) > before)
         assert web.put(f"/api/v1/uploads/{other}/archive", content=packed).json() == {"files": 12}
         assert web.post(f"/api/v1/jobs/{training}/stop").status_code == 200

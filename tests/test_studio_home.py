@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.cli import main
 from weft.errors import UserError
 from weft.jobs.annotations import annotate, read_annotations
@@ -187,24 +187,24 @@ def test_the_newest_version_of_each_dataset_is_listed(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     root = tmp_path_factory.mktemp("home")
     make_run(root / "runs", "best", [0.5, 0.9], rate=0.1)
     make_run(root / "runs", "other", [0.4, 0.7], rate=0.3)
     make_dataset(root / "datasets", "photos", 1, 20)
-    with running_studio(root / "runs") as started:
+    with served_studio(root / "runs", roots=(root,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=30) as client:
         token = (server.runs / ".studio" / "token").read_text().strip()
         client.headers.update({"Authorization": f"Bearer {token}", "X-Weft-Studio": "1"})
         yield client
 
 
-def test_annotations_and_the_trash_over_the_api(web: httpx.Client, server: Server) -> None:
+def test_annotations_and_the_trash_over_the_api(web: httpx.Client, server: LocalStudio) -> None:
     changed = web.patch("/api/v1/runs/classify/best/annotations", json={"add_tags": ["a"], "starred": True})
     assert changed.json() == {"tags": ["a"], "notes": "", "group": "", "starred": True}
     assert web.patch("/api/v1/runs/classify/best/annotations", json={"tag": "a"}).status_code == 422
@@ -234,14 +234,9 @@ def test_the_tabs_of_the_home_page(web: httpx.Client) -> None:
 
 
 @needs_browser
-def test_columns_groups_tags_and_deletion_in_a_browser(server: Server) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_columns_groups_tags_and_deletion_in_a_browser(server: LocalStudio) -> None:
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -272,6 +267,5 @@ def test_columns_groups_tags_and_deletion_in_a_browser(server: Server) -> None:
         page.get_by_role("button", name="Undo").click()
         page.wait_for_selector("tbody >> text=other")
         assert page.locator(".bulk").count() == 0, "a deleted run is not selected any more"
-        browser.close()
     assert errors == []
     assert yaml.safe_load((server.runs / "classify" / "other" / "args.yaml").read_text())["rate"] == 0.3

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
@@ -270,13 +270,13 @@ def test_networks_for_other_data_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(runs: Path, embedded: Path) -> Iterator[Server]:
-    with running_studio(runs) as started:
+def server(runs: Path, embedded: Path) -> Iterator[LocalStudio]:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {(server.runs / '.studio' / 'token').read_text().strip()}"
         client.headers["X-Weft-Studio"] = "1"
@@ -343,12 +343,8 @@ def test_the_api_gives_the_map(web: httpx.Client) -> None:
 
 
 @needs_browser
-def test_layers_and_map_in_a_browser(server: Server) -> None:
-    from playwright.sync_api import sync_playwright
-
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
+def test_layers_and_map_in_a_browser(server: LocalStudio) -> None:
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -356,11 +352,10 @@ def test_layers_and_map_in_a_browser(server: Server) -> None:
         page.goto(server.way_in)
         _looks_at_layers(page, server)
         _looks_at_the_map(page, server)
-        browser.close()
     assert errors == []
 
 
-def _looks_at_layers(page: Any, server: Server) -> None:
+def _looks_at_layers(page: Any, server: LocalStudio) -> None:
     page.goto(f"{server.address}/runs/classify/small?tab=layers")
     page.wait_for_selector("section[aria-label=Activations] .tile >> nth=19", timeout=60_000)
     page.get_by_label("Filter layers").fill("conv")
@@ -405,7 +400,7 @@ def _explains_what_was_classified(page: Any) -> None:
     page.evaluate("document.querySelector('#asked').parentElement.remove()")
 
 
-def _looks_at_the_map(page: Any, server: Server) -> None:
+def _looks_at_the_map(page: Any, server: LocalStudio) -> None:
     page.goto(f"{server.address}/runs/classify/small?tab=embedding")
     canvas = page.locator(".map-plot canvas")
     canvas.wait_for()

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import zoo
 from weft.errors import UserError
 from weft.io import save
@@ -131,17 +131,17 @@ def test_a_server_takes_networks_from_allowed_files_only(tmp_path: Path, monkeyp
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("networks") / "runs"
     make_run(runs, "good-1", [0.5, 0.9])
     make_run(runs, "good-2", [0.4, 0.8], model="mlp")
     NetworkStore(runs).save("mine", TEXT)
-    with running_studio(runs) as started:
+    with served_studio(runs, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=30) as client:
         client.headers["Authorization"] = f"Bearer {(server.runs / '.studio' / 'token').read_text().strip()}"
         yield client
@@ -190,7 +190,7 @@ def test_designs_are_checked_saved_cloned_and_deleted(web: httpx.Client) -> None
     assert web.get("/api/v1/designs/zoo/gpt").status_code == 400
 
 
-def test_files_are_imported(web: httpx.Client, server: Server, tmp_path: Path) -> None:
+def test_files_are_imported(web: httpx.Client, server: LocalStudio, tmp_path: Path) -> None:
     save(
         tmp_path / "w.safetensors",
         {name: value.numpy() for name, value in zoo.lenet5(classes=3).named_tensors().items()},
@@ -227,11 +227,8 @@ def test_files_are_imported(web: httpx.Client, server: Server, tmp_path: Path) -
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: Server) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: LocalStudio) -> None:
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -254,7 +251,6 @@ def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: Server) -
                 page.goto(server.address + path)
                 page.wait_for_selector("main h1")
                 assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, path
-        browser.close()
     assert errors == []
     assert "designed" in NetworkStore(server.runs).names()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from sampling import sampled
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 
 PAGES = (
     "/",
@@ -32,16 +31,16 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("studio") / "runs"
     make_run(runs, "good-1", [0.5, 0.8, 0.9])
     make_run(runs, "good-2", [0.4, 0.7], ended=False, epochs=9, model="mlp")
-    with running_studio(runs) as started:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=30) as client:
         token = (server.runs / ".studio" / "token").read_text().strip()
         client.headers["Authorization"] = f"Bearer {token}"
@@ -81,23 +80,12 @@ def test_the_api_lists_runs(web: httpx.Client) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    options = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=BROWSER, args=options)
-        yield started
-        started.close()
+    with chromium() as shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")
-def let_in(browser: Any, server: Server) -> Any:
+def let_in(browser: Any, server: LocalStudio) -> Any:
     """The cookies of a browser that has opened the printed address."""
     context = browser.new_context()
     context.new_page().goto(server.way_in)
@@ -122,7 +110,7 @@ def page(browser: Any, let_in: Any) -> Iterator[Any]:
 @needs_browser
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_every_page_fits_the_window_and_the_rules_of_accessibility(
-    width: int, theme: str, page: Any, server: Server
+    width: int, theme: str, page: Any, server: LocalStudio
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     problems = []
@@ -148,7 +136,7 @@ def against_axe_rules(page: Any) -> list[str]:
 
 
 @needs_browser
-def test_the_palette_finds_runs_and_opens_them(page: Any, server: Server) -> None:
+def test_the_palette_finds_runs_and_opens_them(page: Any, server: LocalStudio) -> None:
     page.goto(f"{server.address}/queue")
     page.wait_for_selector("main h1")
     page.keyboard.press("Control+k")
@@ -161,7 +149,7 @@ def test_the_palette_finds_runs_and_opens_them(page: Any, server: Server) -> Non
 
 
 @needs_browser
-def test_runs_are_searched_sorted_and_selected(page: Any, server: Server) -> None:
+def test_runs_are_searched_sorted_and_selected(page: Any, server: LocalStudio) -> None:
     page.goto(f"{server.address}/runs")
     page.wait_for_selector("text=good-1")
     page.get_by_label("Search runs").fill("model=mlp")
@@ -177,7 +165,7 @@ def test_runs_are_searched_sorted_and_selected(page: Any, server: Server) -> Non
 
 
 @needs_browser
-def test_the_theme_is_chosen_and_kept(page: Any, server: Server) -> None:
+def test_the_theme_is_chosen_and_kept(page: Any, server: LocalStudio) -> None:
     page.goto(f"{server.address}/?theme=light")
     page.get_by_label("Light or dark").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -191,17 +179,3 @@ def test_images_that_cannot_be_read_are_refused(web: httpx.Client) -> None:
     assert refused.status_code == 400
     assert "has no weights yet" in refused.json()["message"]
     assert web.post("/api/v1/networks/classify/none/classify", headers=sent, files={"image": b"x"}).status_code == 404
-
-
-@pytest.mark.slow
-def test_a_server_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    make_run(runs, "one", [0.5])
-    with running_studio(runs) as first:
-        first.process.kill()
-        first.process.wait()
-    started = time.monotonic()
-    with running_studio(runs) as again, httpx.Client(base_url=again.address) as web:
-        token = (runs / ".studio" / "token").read_text().strip()
-        assert web.get("/api/v1/runs", headers={"Authorization": f"Bearer {token}"}).json()[0]["name"] == "one"
-    assert time.monotonic() - started < 60

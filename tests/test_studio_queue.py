@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from studio_tools import BROWSER, Server, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, served_studio
 from weft.jobs.needs import GPU, JobNeeds
 from weft.jobs.queue import JobQueue
 from weft.jobs.queue_plan import RunnerSlots, write_slots
@@ -98,7 +98,7 @@ def test_a_failed_job_has_a_button_that_helps_and_no_markup_of_its_own(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("queue") / "runs"
     queue = JobQueue(runs)
     for name in ("first", "second", "third"):
@@ -106,12 +106,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     failed = queue.add({**SETTINGS, "name": "large"})
     failed.set("failed", "[cuda] the GPU is out of memory (x).")
     queue.pause_all()
-    with running_studio(runs) as started:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def web(server: Server) -> Iterator[httpx.Client]:
+def web(server: LocalStudio) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{server.address}/api/v1", timeout=30) as client:
         token = (server.runs / ".studio" / "token").read_text().strip()
         client.headers.update({"Authorization": f"Bearer {token}", "X-Weft-Studio": "1"})
@@ -161,14 +161,9 @@ def test_the_queue_over_the_api(web: httpx.Client) -> None:
 
 
 @needs_browser
-def test_jobs_are_moved_by_keys_and_by_dragging(server: Server, web: httpx.Client) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_jobs_are_moved_by_keys_and_by_dragging(server: LocalStudio, web: httpx.Client) -> None:
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -193,14 +188,14 @@ def test_jobs_are_moved_by_keys_and_by_dragging(server: Server, web: httpx.Clien
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-        browser.close()
     assert errors == []
 
 
 def test_memory_that_was_measured_is_shown_beside_the_forecast(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path)
-    queue.add(SETTINGS, needs=JobNeeds(GPU, 1, None, 15 * GB))
+    queue.folder.mkdir()
     write_slots(queue.folder, RunnerSlots(SLOTS))
+    queue.add(SETTINGS, needs=JobNeeds(GPU, 1, None, 15 * GB))
     (shown,) = activities(QueueWatch(queue).look(), [])
     assert shown.needs == "1 GPU, 15.0 GB"
     progress = TrainingProgress(3, 10, 5, 10, None, 60.0)

@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from run_tools import EXAMPLES, api, evaluated_run, write_events
-from studio_tools import BROWSER, Server, make_run, running_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.jobs.record import WAITING
 from weft.locks import one_writer
 from weft.report.predictions import read_predictions
@@ -219,27 +219,24 @@ def test_a_run_that_somebody_trains_cannot_be_extended(web: tuple[TestClient, St
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     runs = tmp_path_factory.mktemp("studio") / "runs"
     for i, (name, rate) in enumerate((("good", 0.1), ("other", 0.01), ("third", 0.001))):
         evaluated_run(runs, name, i, [0.5, 0.8 - 0.1 * i], rate=rate)
-    with running_studio(runs) as started:
+    with served_studio(runs, runner=True, roots=(runs.parent,)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def page(server: Server) -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+def page(server: LocalStudio) -> Iterator[Any]:
+    with chromium() as browser:
         opened = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         opened.goto(server.way_in)
         yield opened
-        browser.close()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_the_page_of_a_run_in_a_browser(server: Server, page: Any) -> None:
+def test_the_page_of_a_run_in_a_browser(server: LocalStudio, page: Any) -> None:
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -19,7 +19,7 @@ from PIL import Image
 pytest.importorskip("nicegui")
 
 import weft
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.errors import UserError
 from weft.jobs import predictions
 from weft.jobs.kinds import work_of
@@ -211,7 +211,7 @@ def test_two_requests_load_a_network_once(place: Path, monkeypatch: pytest.Monke
 def test_text_networks_get_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Predictor("text", (), "squash", (), Lightness(), Lightness())
     monkeypatch.setattr(loaded, "predictor_of_run", lambda *given: writer)
-    with pytest.raises(UserError, match="light-1 continues text"):
+    with pytest.raises(UserError, match="a network for images is required, got light-1, which continues text"):
         LoadedNetworks().get(place / "runs" / NETWORK)
 
 
@@ -223,6 +223,14 @@ def test_numbers_of_a_regression_are_shown(place: Path, monkeypatch: pytest.Monk
 
 
 # --- many images ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def batch(local: LocalStudio, place: Path) -> int:
+    """The number of a batch of predictions."""
+    made = local.request("POST", "/api/v1/predictions", {"network": NETWORK, "path": str(place / "photos")})[1]
+    run_jobs(local)
+    return int(made["number"])
 
 
 def test_a_folder_is_classified_as_a_job(local: LocalStudio, place: Path) -> None:
@@ -369,21 +377,18 @@ def test_every_route_is_described(local: LocalStudio) -> None:
     assert lacking == []
 
 
-@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/1", "/classify/batches/77", "/docs", f"/classify?runs={NETWORK}@last,.networks/net.onnx"])  # fmt: skip
-def test_pages_answer(local: LocalStudio, path: str) -> None:
-    status, page = local.request("GET", path)
+@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/{batch}", "/classify?tab=text", "/docs", f"/classify?runs={NETWORK}@last,.networks/net.onnx"])  # fmt: skip
+def test_pages_answer(local: LocalStudio, batch: int, path: str) -> None:
+    status, page = local.request("GET", path.format(batch=batch))
     assert status == 200
     assert b"weft studio" in page
     assert b"cdn." not in page
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path, batch: int) -> None:
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"])  # fmt: skip
+    with chromium() as browser:
         page = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
         page.goto(local.way_in)
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -401,7 +406,7 @@ def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path) -> 
         page.wait_for_function("document.querySelector('[data-device]').textContent === 'CPU, released'")
         page.get_by_role("button", name="Python").click()
         assert "from weft.studio import Client" in page.locator("[data-example=Python]").inner_text()
-        for path in ("/classify?tab=many", "/classify?tab=best", "/classify/batches/1", "/docs"):
+        for path in ("/classify?tab=many", "/classify?tab=best", f"/classify/batches/{batch}", "/docs"):
             page.goto(local.address + path)
             page.wait_for_selector("main h1")
             wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
@@ -415,5 +420,4 @@ def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path) -> 
         page.get_by_role("link", name="Mistakes 1").click()
         page.wait_for_selector("figure >> text=dark")
         assert page.locator("figure").count() == 1
-        browser.close()
     assert errors == []

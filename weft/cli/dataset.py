@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -11,7 +12,7 @@ from .. import data
 from ..data.catalogue import data_folder, fetch_known, is_available
 from ..data.dataset_folder import describe, is_dataset_folder, newest_version, version_folders
 from ..data.label_kinds import examples_by_split
-from ..data.open import created_datasets_folder, is_image_source
+from ..data.open import created_datasets_folder, data_path, is_image_source, same_name_note
 from ..errors import UserError, WeftError
 from ..hints import nearest
 from ..jobs.datasets import CONVERSION, make_dataset
@@ -81,15 +82,17 @@ def _info(words: Sequence[str]) -> None:
 
 def _looked_at(what: str, from_: str | None) -> Facts:
     """The facts about data. Image files are not packed for that."""
-    path = Path(os.path.expanduser(what))
-    if from_ is None and path.exists() and is_image_source(path):
+    path = data_path(what)
+    if from_ is None and path is not None and is_image_source(path):
         return of_images(path)
+    if note := same_name_note(what):
+        print(note, file=sys.stderr)
     with Display() as display:
         splits = data.open_dataset(
             what, from_=from_, progress=lambda now: display.bar(f"getting {what}", now.done, now.total)
         )
-    path = newest_version(path)
-    return of_splits(what, splits, path if from_ is None and is_dataset_folder(path) else None)
+    folder = None if path is None or from_ is not None else newest_version(path)
+    return of_splits(what, splits, folder if folder is not None and is_dataset_folder(folder) else None)
 
 
 def _list(words: Sequence[str]) -> None:

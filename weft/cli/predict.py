@@ -21,7 +21,7 @@ from ..jobs.onnx_predictor import ImageInput
 from ..jobs.prediction_results import TABLE, best_per_class, read_predictions, titles
 from ..jobs.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
 from ..jobs.predictor import Predictor
-from ..jobs.schema import Setting, flag, number, numbers, positive, sizes, whole
+from ..jobs.schema import Setting, count, flag, number, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
 from ..report.text_format import counted, listed
 from .arguments import Words, read
@@ -46,6 +46,10 @@ PREDICT_SETTINGS = {
     "top": Setting(whole, 5, "number of classes to print"),
     "length": Setting(whole, 500, "number of characters to generate"),
     "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
+    "top_k": Setting(count, None, "sample a text from so many of the most likely characters"),
+    "top_p": Setting(
+        positive, None, "sample a text from the most likely characters that together have this probability"
+    ),
     "seed": Setting(whole, 0, "of the text"),
     "out": Setting(str, None, "folder for a table of the predictions, with the accuracy where labels are known"),
     "per_class": Setting(whole, 0, "with out=, print so many of the most confident images of each class"),
@@ -96,10 +100,7 @@ def _predict(given: Words) -> None:
     images = ImageInput(**{key: given[key] for key in IMAGE_SETTINGS})
     predictor = find_predictor("predict", name, images, given["trust_compiled"], given["checkpoint"])
     if predictor.text is not None:
-        text = training.generate(
-            predictor.model, predictor.text, " ".join(words), given["length"], temperature=given["temperature"], seed=given["seed"]
-        )  # fmt: skip
-        print(json.dumps({"text": text}) if given["json"] else text)
+        _write(predictor, " ".join(words), given)
         return
     if not predictor.reads_images:
         shape = " x ".join(map(str, predictor.shape))
@@ -107,6 +108,22 @@ def _predict(given: Words) -> None:
     for note in predictor.notes:
         print(f"weft: {note}", file=sys.stderr)
     _print_all([ImageEntry(path) for path in image_files(words)], predictor, given)
+
+
+def _write(predictor: Predictor, prompt: str, given: Words) -> None:
+    """Print a text as it is written; as JSON, when it is complete."""
+    assert predictor.text is not None
+    characters = training.generated(
+        predictor.model, predictor.text, prompt, given["length"], temperature=given["temperature"], top=given["top_k"],
+        top_p=given["top_p"], seed=given["seed"],
+    )  # fmt: skip
+    if given["json"]:
+        print(json.dumps({"text": prompt + "".join(characters)}))
+        return
+    print(prompt, end="")
+    for character in characters:
+        print(character, end="", flush=True)
+    print()
 
 
 # --- images -----------------------------------------------------------------------------------------------------------------

@@ -105,13 +105,15 @@ def _quota(words: Sequence[str]) -> None:
     """Limit what an account may use at the same time: weft user quota anna gpu_jobs=1 disk_gb=150. What is left out has no limit."""
     known = {
         "gpu_jobs": Setting(count, None, "GPU jobs at once"), "cpu_jobs": Setting(count, None, "CPU jobs at once"),
+        "waiting_jobs": Setting(count, None, "jobs that wait"),
         "disk_gb": Setting(number, None, "gigabytes of runs"), **_WHERE,
     }  # fmt: skip
     given = read("user quota", words, known, 1, _quota.__doc__)
     disk = None if given["disk_gb"] is None else round(given["disk_gb"] * 1e9)
     with _store(given) as store:
-        quota = web.Quota(given["gpu_jobs"], given["cpu_jobs"], disk)
+        quota = web.Quota(given["gpu_jobs"], given["cpu_jobs"], disk, given["waiting_jobs"])
         changed = store.accounts.set_quota(_name("quota", given), quota, BY)
+        store.publish_quotas()
         print(f"{changed.name}: {changed.quota}.")
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import UserError
 from ..hints import nearest
+from .label_kinds import LabelKind, label_of_text
 from .split_plan import SPLITS
 
 WHERE = "dataset change"
@@ -20,7 +23,8 @@ class DatasetChanges:
     """Changes to a dataset: rows are numbers of images in their split, from 0; all names are those of the parent.
 
     `relabel` comes before `rename`. Two classes that get the same new name are merged; a relabel to a name that no class
-    has adds a class. `add` is a folder of class folders or a list of files, converted as the parent was.
+    has adds a class. `add` is a folder of class folders or a list of files, converted as the parent was. Where images have
+    several classes or numbers, a relabel has ; between them ("cat;dog"), and `add` is a list; numbers cannot be renamed.
 
     >>> changes = DatasetChanges(remove={"train": (3, 5)}, rename={"bellis": "daisy"})
     >>> changes.summary()
@@ -81,8 +85,8 @@ class DatasetChanges:
         except (ValueError, RecursionError) as error:
             raise UserError(WHERE, f"{path} must hold changes as JSON: {error}.") from None
 
-    def check(self, counts: Mapping[str, int], classes: Sequence[str]) -> None:
-        """Reject changes that do not fit a dataset with these splits and classes."""
+    def check(self, counts: Mapping[str, int], classes: Sequence[str], kind: LabelKind = "class") -> None:
+        """Reject changes that do not fit a dataset with these splits, classes and kind of labels."""
         if not self:
             raise UserError(
                 WHERE, "at least one change is required, got none. Give remove, relabel, move, rename or add."
@@ -94,17 +98,21 @@ class DatasetChanges:
                 raise UserError(
                     WHERE, f"{change} names image {row} of {split}, which has the images 0 to {counts[split] - 1}."
                 )
+        if self.rename and kind == "numbers":
+            raise UserError(
+                WHERE, "rename needs a dataset with classes, got one whose labels are numbers. Relabel images instead."
+            )
         for old, new in self.rename.items():
             if old not in classes:
                 raise UserError(WHERE, f"there is no class {old!r} to rename. {nearest(old, list(classes))}")
             _check_class("rename", new)
-        self._check_rows()
+        self._check_rows(kind)
 
-    def _check_rows(self) -> None:
+    def _check_rows(self, kind: LabelKind) -> None:
         removed = {(split, row) for split, rows in self.remove.items() for row in rows}
         for change, split, row, name in self._rows():
             if change == "relabel":
-                _check_class(change, name)
+                _check_label(name, kind)
             elif change == "move" and (name not in SPLITS or name == split):
                 others = " or ".join(known for known in SPLITS if known != split)
                 raise UserError(WHERE, f"image {row} of {split} can be moved to {others}, got {name!r}.")
@@ -166,6 +174,21 @@ def _text(change: str, text: Any) -> str:
     if not isinstance(text, str):
         raise UserError(WHERE, f"{change} needs a text, got {text!r}.")
     return text
+
+
+def _check_label(text: str, kind: LabelKind) -> None:
+    """Reject a new label of the wrong kind."""
+    if kind == "class":
+        _check_class("relabel", text)
+        return
+    try:
+        label = label_of_text(text, kind)
+    except ValueError:
+        label = ()
+    if kind == "numbers" and not (label and np.isfinite(np.array(label, float)).all()):
+        raise UserError(WHERE, f"relabel needs numbers, with ; between several, got {text!r}.")
+    for name in label if kind == "classes" else ():
+        _check_class("relabel", str(name))
 
 
 def _check_class(change: str, name: str) -> None:

@@ -50,6 +50,53 @@ def label_list(labels: np.ndarray) -> list[Label]:
     return [tuple(map(int, np.flatnonzero(row))) for row in labels]
 
 
+NamedLabel = tuple[str, ...] | tuple[float, ...]  # the same in words: names of classes, or numbers
+
+
+def named(labels: Sequence[Label], kind: LabelKind, classes: Sequence[str]) -> list[NamedLabel]:
+    """Labels with the names of their classes.
+
+    >>> named([1, 0], "class", ["cat", "dog"]), named([(0, 1), ()], "classes", ["cat", "dog"]), named([(2.5,)], "numbers", [])
+    ([('dog',), ('cat',)], [('cat', 'dog'), ()], [(2.5,)])
+    """
+    if kind == "numbers":
+        return list(labels)  # type: ignore[arg-type]
+    found = ((label,) if isinstance(label, int) else label for label in labels)
+    return [tuple(classes[int(number)] for number in one) for one in found]
+
+
+def numbered(labels: Sequence[NamedLabel], kind: LabelKind, classes: Sequence[str]) -> list[Label]:
+    """The inverse of `named`."""
+    if kind == "numbers":
+        return list(labels)  # type: ignore[arg-type]
+    number_of = {name: number for number, name in enumerate(classes)}
+    found = [tuple(number_of[str(name)] for name in one) for one in labels]
+    return [one[0] for one in found] if kind == "class" else list(found)
+
+
+def renamed(label: NamedLabel, names: Mapping[str, str]) -> NamedLabel:
+    """A label whose classes have new names; two that become one are there once. Numbers stay.
+
+    >>> renamed(("cat", "kitten"), {"kitten": "cat"}), renamed((0.0, 0.0), {})
+    (('cat',), (0.0, 0.0))
+    """
+    if label and not isinstance(label[0], str):
+        return label
+    return tuple(dict.fromkeys(names.get(str(one), str(one)) for one in label))
+
+
+def label_of_text(text: str, kind: LabelKind) -> NamedLabel:
+    """A label as lists write it: the name of a class, or several classes or numbers with ; between them.
+
+    >>> label_of_text("cat; dog", "classes"), label_of_text("", "classes"), label_of_text("1;2.5", "numbers")
+    (('cat', 'dog'), (), (1.0, 2.5))
+    """
+    if kind == "class":
+        return (text,)
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    return tuple(map(float, parts)) if kind == "numbers" else tuple(dict.fromkeys(parts))
+
+
 def label_counts(labels: np.ndarray, classes: Sequence[str]) -> dict[str, int]:
     """How many examples have each class; nothing for numbers."""
     if not classes:

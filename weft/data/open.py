@@ -38,7 +38,7 @@ def open_dataset(
     progress: ProgressCallback | None = None,
     **settings: Any,
 ) -> Splits:
-    """Open a dataset by name, folder or file. An existing path takes precedence over a name.
+    """Open a dataset by name, folder or file. A name of the catalogue is that dataset: a folder digits is written ./digits.
 
     A dataset of the catalogue is downloaded once, or read from the folder `from_`. Folders written by `create` (of one
     with versions v1, v2, ..., the newest), folders with the files of CIFAR or MNIST, and .npz files are opened directly. Image files (a folder of class folders, a .csv
@@ -51,8 +51,8 @@ def open_dataset(
     (1, 8, 8)
     """
     given = _given_settings(settings)
-    path = Path(os.path.expanduser(what))
-    if from_ is not None or not path.exists():
+    path = data_path(what)
+    if from_ is not None or path is None:
         return _open_known(str(what), from_, progress, given)
     if is_image_source(path):
         return _open_images(path, given, progress)
@@ -68,12 +68,37 @@ def open_dataset(
     raise UserError("open_dataset", f"the format must be a folder, .npz, .csv or .txt, got {path}.")
 
 
+def data_path(what: str | os.PathLike[str]) -> Path | None:
+    """The existing file or folder that `what` names; None of a dataset of the catalogue, whose name comes first, and of what does not exist.
+
+    >>> data_path("digits") is None, data_path(".")
+    (True, PosixPath('.'))
+    """
+    if isinstance(what, str) and what in known_names():
+        return None
+    path = Path(os.path.expanduser(what))
+    return path if path.exists() else None
+
+
+def same_name_note(what: str | os.PathLike[str]) -> str:
+    """What to know of a name that a dataset of the catalogue and a file or folder have; nothing of others."""
+    if isinstance(what, str) and what in known_names() and os.path.exists(what):
+        return f"{what} is the dataset that weft knows by that name; the {'folder' if os.path.isdir(what) else 'file'} is ./{what}"
+    return ""
+
+
 def _open_known(
     name: str, from_: str | os.PathLike[str] | None, progress: ProgressCallback | None, given: Mapping[str, Any]
 ) -> Splits:
     if name in known_names():
         _check_allowed(name, "a known dataset", given, ())
-        return known(name, from_=from_, report=None if progress is None else _byte_progress(progress))
+        try:
+            return known(name, from_=from_, report=None if progress is None else _byte_progress(progress))
+        except RunError as error:  # the folder of that name may be what was meant
+            note = same_name_note(name)
+            if not note or from_ is not None:
+                raise
+            raise RunError(error.where, f"{error.message} {note}.") from error
     matches = difflib.get_close_matches(name, [*known_names(), *([] if from_ is not None else _siblings(name))], 1)
     hint = f" Did you mean {matches[0]!r}?" if matches else ""
     if from_ is not None:
@@ -217,4 +242,8 @@ def _check_allowed(what: object, kind: str, given: Mapping[str, Any], allowed: S
     wrong = [name for name in given if name not in allowed]
     if wrong:
         only = "Only texts have a length." if wrong == ["length"] else "These settings apply to image files only."
-        raise UserError("open_dataset", f"{what} is {kind}: {', '.join(wrong)} cannot be set for it. {only}")
+        note = same_name_note(str(what))
+        raise UserError(
+            "open_dataset",
+            f"{what} is {kind}: {', '.join(wrong)} cannot be set for it. {only}{f' {note}.' if note else ''}",
+        )

@@ -1,4 +1,4 @@
-"""Plans a new version of a dataset: which images of the parent and which new files go into which split, under which class."""
+"""Plans a new version of a dataset: which images of the parent and which new files go into which split, under which label."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .create import plan_source
 from .dataset_folder import VERSION, describe, open_packed
 from .image_names import read_names
 from .image_readers import PackedImages
+from .label_kinds import LabelKind, NamedLabel, label_list, label_of_text, named, renamed
 from .split_plan import SPLITS, Entry, SplitPlan
 
 CHUNK_BYTES, _COPIED, _CONVERTED = 1 << 24, 1024, 64  # a chunk: its bytes, and its images at most
@@ -37,14 +38,18 @@ class Parent:
     @classmethod
     def open(cls, folder: Path) -> Parent:
         about = describe(folder)
-        if about.get("labels", "class") != "class":
-            raise UserError(
-                WHERE,
-                f"a dataset with one class for each image is required, got {folder} with labels={about['labels']}.",
-            )
         packed = {split: open_packed(folder, split, about) for split in about["counts"]}
         names = {split: read_names(folder / split, len(labels)) for split, (_, labels) in packed.items()}
         return cls(folder, about, {s: p[0] for s, p in packed.items()}, {s: p[1] for s, p in packed.items()}, names)
+
+    @property
+    def kind(self) -> LabelKind:
+        found: LabelKind = self.about.get("labels", "class")
+        return found
+
+    def named_labels(self, split: str) -> list[NamedLabel]:
+        """The label of each image of a split."""
+        return named(label_list(self.labels[split]), self.kind, self.about["classes"])
 
     @property
     def options(self) -> ConversionOptions:
@@ -71,7 +76,7 @@ class Files(NamedTuple):
 class VersionPlan:
     copies: list[Copies]
     files: list[Files]
-    class_of: dict[str, dict[int, str]]  # the new class of each image of the parent
+    label_of: dict[str, list[NamedLabel]]  # the new label of each image of the parent
     added: SplitPlan | None
     rename: Mapping[str, str]
     digest: str
@@ -81,13 +86,12 @@ class VersionPlan:
         """Whether the training images are those of the parent, so that their statistics are too."""
         into = [chunk for chunk in self.copies if chunk.split == "train"]
         same = all(chunk.source == "train" for chunk in into) and not any(c.split == "train" for c in self.files)
-        return same and sum(len(chunk.rows) for chunk in into) == len(self.class_of["train"])
+        return same and sum(len(chunk.rows) for chunk in into) == len(self.label_of["train"])
 
-    def class_of_file(self, entry: Entry) -> str:
+    def label_of_file(self, entry: Entry) -> NamedLabel:
         assert self.added is not None
-        assert isinstance(entry.label, int)
-        name = self.added.classes[entry.label]
-        return self.rename.get(name, name)
+        (label,) = named([entry.label], self.added.kind, self.added.classes)
+        return renamed(label, self.rename)
 
 
 # --- planning ----------------------------------------------------------------------------------------------------------
@@ -95,10 +99,10 @@ class VersionPlan:
 
 def plan_version(parent: Parent, changes: DatasetChanges) -> VersionPlan:
     about = parent.about
-    changes.check({split: len(labels) for split, labels in parent.labels.items()}, about["classes"])
+    changes.check({split: len(labels) for split, labels in parent.labels.items()}, about["classes"], parent.kind)
     added = _plan_added(parent, changes.add) if changes.add is not None else None
     places = _places(parent, changes)
-    class_of = {split: _new_classes(parent, split, changes) for split in parent.labels}
+    label_of = {split: _new_labels(parent, split, changes) for split in parent.labels}
     options = parent.options
     size = int(np.prod(options.shape))
     copies = [
@@ -114,8 +118,8 @@ def plan_version(parent: Parent, changes: DatasetChanges) -> VersionPlan:
     text = json.dumps(
         [VERSION, about["digest"], changes.as_json(), added.digest({}) if added else None], sort_keys=True
     )
-    plan = VersionPlan(copies, files, class_of, added, changes.rename, hashlib.sha256(text.encode()).hexdigest())
-    check_training_classes(image_rows(parent, plan, []))
+    plan = VersionPlan(copies, files, label_of, added, changes.rename, hashlib.sha256(text.encode()).hexdigest())
+    check_training_labels(image_rows(parent, plan, []), parent.kind)
     return plan
 
 
@@ -133,10 +137,19 @@ def _places(parent: Parent, changes: DatasetChanges) -> dict[tuple[str, str], li
     return found
 
 
-def _new_classes(parent: Parent, split: str, changes: DatasetChanges) -> dict[int, str]:
-    classes, relabelled = parent.about["classes"], changes.relabel.get(split, {})
-    names = (relabelled.get(row, classes[label]) for row, label in enumerate(parent.labels[split].tolist()))
-    return {row: changes.rename.get(name, name) for row, name in enumerate(names)}
+def _new_labels(parent: Parent, split: str, changes: DatasetChanges) -> list[NamedLabel]:
+    labels = parent.named_labels(split)
+    for row, text in changes.relabel.get(split, {}).items():
+        new = label_of_text(text, parent.kind)
+        if parent.kind == "numbers":
+            _check_numbers(len(new), len(labels[row]), "relabel")
+        labels[row] = new
+    return [renamed(label, changes.rename) for label in labels]
+
+
+def _check_numbers(count: int, wanted: int, change: str) -> None:
+    if count != wanted:
+        raise UserError(WHERE, f"{change} needs labels of {wanted} numbers as the dataset has them, got {count}.")
 
 
 def _plan_added(parent: Parent, source: str) -> SplitPlan:
@@ -145,7 +158,19 @@ def _plan_added(parent: Parent, source: str) -> SplitPlan:
         raise UserError(WHERE, f"add must be a folder of class folders or a list of files, there is no {source}.")
     settings = parent.about["settings"]
     shares = [value if isinstance(value, float) else 0.0 for value in (settings["validation"], settings["test"])]
-    return plan_source(source, *shares, minimum=0, maximum=None, small="keep", seed=settings["seed"])[0]
+    kind = parent.kind
+    if kind != "class" and os.path.isdir(source):
+        raise UserError(
+            WHERE,
+            f"add must be a .csv or .txt list of files for a dataset with labels={kind}, got the folder {source}.",
+        )
+    plan, _ = plan_source(
+        source, *shares, labels=kind, minimum=0, maximum=None, small="keep", seed=settings["seed"]
+    )  # fmt: skip
+    if kind == "numbers":
+        first = next(entry.label for entries in plan.splits.values() for entry in entries)
+        _check_numbers(len(tuple(first)), parent.labels["train"][:1].size, "add")  # type: ignore[arg-type]
+    return plan
 
 
 def _parts(values: list[Any], size: int, most: int) -> Iterator[list[Any]]:
@@ -156,28 +181,31 @@ def _parts(values: list[Any], size: int, most: int) -> Iterator[list[Any]]:
 class ImageRow(NamedTuple):
     split: str
     name: str
-    of_class: str
+    label: NamedLabel
 
 
 def image_rows(parent: Parent, plan: VersionPlan, done: list[dict[str, Any]]) -> list[ImageRow]:
-    """Split, name and class of each image, in the order in which they are stored. Files that failed are left out."""
+    """Split, name and label of each image, in the order in which they are stored. Files that failed are left out."""
     rows = [
-        ImageRow(chunk.split, parent.names[chunk.source][row], plan.class_of[chunk.source][row])
+        ImageRow(chunk.split, parent.names[chunk.source][row], plan.label_of[chunk.source][row])
         for chunk in plan.copies
         for row in chunk.rows
     ]
     for number, chunk in enumerate(plan.files, len(plan.copies)):
         failed = done[number]["failed"] if done else {}
         good = [entry for place, entry in enumerate(chunk.entries) if str(place) not in failed]
-        rows += [ImageRow(chunk.split, entry.name, plan.class_of_file(entry)) for entry in good]
+        rows += [ImageRow(chunk.split, entry.name, plan.label_of_file(entry)) for entry in good]
     return rows
 
 
-def check_training_classes(rows: Sequence[ImageRow]) -> None:
-    trained = {row.of_class for row in rows if row.split == "train"}
-    if not trained:
+def check_training_labels(rows: Sequence[ImageRow], kind: LabelKind) -> None:
+    """Images for training must remain, of each class that there is."""
+    if not any(row.split == "train" for row in rows):
         raise UserError(WHERE, "at least one image must remain for training, the changes leave none.")
-    lost = sorted({row.of_class for row in rows} - trained)
+    if kind == "numbers":
+        return
+    trained = {name for row in rows if row.split == "train" for name in row.label}
+    lost = sorted({str(name) for row in rows for name in row.label if name not in trained})
     if lost:
         raise UserError(
             WHERE,

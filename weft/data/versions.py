@@ -25,6 +25,7 @@ from .create import Progress, read_failures, worker_count, write_failures, writi
 from .dataset_folder import describe
 from .image_names import write_names
 from .image_writers import SplitWriters
+from .label_kinds import label_array, label_counts, numbered
 from .split_plan import SPLITS
 from .staging import DESCRIPTION, StagingFolder, check_target, lock, recover
 from .statistics import Statistics, histogram
@@ -33,7 +34,7 @@ from .version_folders import folder_of_version
 from .version_folders import history as history
 from .version_folders import version_of as version_of
 from .version_folders import versions as versions
-from .version_plan import Copies, Files, ImageRow, Parent, VersionPlan, check_training_classes, image_rows, plan_version
+from .version_plan import Copies, Files, ImageRow, Parent, VersionPlan, check_training_labels, image_rows, plan_version
 from .worker_pool import WorkerPool
 
 
@@ -141,16 +142,16 @@ def _describe(staging: StagingFolder, parent: Parent, plan: VersionPlan, changes
     rows = image_rows(parent, plan, staging.done)
     failed = _failed(plan, staging.done)
     _check_failed(failed, plan)
-    check_training_classes(rows)
+    check_training_labels(rows, parent.kind)
     classes = _classes(parent, plan, rows)
     splits = [split for split in SPLITS if any(row.split == split for row in rows)]
-    number_of = {name: number for number, name in enumerate(classes)}
-    counts = {}
+    counts, examples = {}, {}
     for split in splits:
-        labels = np.array([number_of[row.of_class] for row in rows if row.split == split], np.int64)
+        found = numbered([row.label for row in rows if row.split == split], parent.kind, classes)
+        labels = label_array(found, parent.kind, len(classes))
         np.save(staging.split_folder(split) / "labels.npy", labels)
         write_names(staging.split_folder(split), [row.name for row in rows if row.split == split])
-        counts[split] = dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True))
+        counts[split], examples[split] = label_counts(labels, classes), len(labels)
     passed_over = plan.added.passed_over if plan.added else []
     _write_failures(staging.folder / "failed.csv", parent, changes, failed, passed_over)
     statistics = _statistics(parent, plan, staging.done)
@@ -166,6 +167,7 @@ def _describe(staging: StagingFolder, parent: Parent, plan: VersionPlan, changes
         "digest": plan.digest,
         "parent": {"name": name, "version": number, "digest": parent.about["digest"]},
         "changes": changes.as_json(),
+        **({} if parent.kind == "class" else {"examples": examples}),
     }
     (staging.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     write_checksums(
@@ -174,8 +176,8 @@ def _describe(staging: StagingFolder, parent: Parent, plan: VersionPlan, changes
 
 
 def _classes(parent: Parent, plan: VersionPlan, rows: Sequence[ImageRow]) -> list[str]:
-    """The classes that have images: those of the parent in their order, under their new names, then new ones."""
-    used = {row.of_class for row in rows}
+    """The classes that have images: those of the parent in their order, under their new names, then new ones; none of numbers."""
+    used = {name for row in rows for name in row.label if isinstance(name, str)}
     known = dict.fromkeys(plan.rename.get(name, name) for name in parent.about["classes"])
     return [name for name in (*known, *sorted(used - known.keys())) if name in used]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.open import is_image_source
+from ..data.open import data_path, is_image_source
 from ..errors import UserError
 from ..train.folder import TAKEN, check_run_name
 from ..train.making import TrainingPlan
@@ -55,8 +55,8 @@ def _check_model(where: str, settings: Mapping[str, Any]) -> None:
     name = full_name(settings["model"])
     if settings["size"] is not None:
         check_size(name, settings["size"])
-    path = Path(settings["data"] or "").expanduser()
-    if settings["data"] is not None and path.exists() and is_image_source(path) and name in WRITERS:
+    path = None if settings["data"] is None else data_path(settings["data"])
+    if path is not None and is_image_source(path) and name in WRITERS:
         raise UserError(where, f"{name} is a network for text, and {path} holds image files.")
 
 

@@ -70,7 +70,7 @@ DATASET_SETTINGS: dict[str, Setting] = {
 }
 
 
-def submit_dataset(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
+def submit_dataset(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Check the settings of a new dataset and add its creation to the queue.
 
     >>> import tempfile
@@ -80,7 +80,8 @@ def submit_dataset(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
     """
     settings = checked_dataset_settings(given)
     _check_free(queue, Path(settings["folder"]))
-    return queue.add({**settings, "name": settings["name"] or Path(settings["folder"]).name}, DATASET)
+    name = settings["name"] or Path(settings["folder"]).name
+    return queue.add({**settings, "name": name}, DATASET, owner=owner)
 
 
 def checked_dataset_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def checked_dataset_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("source", "folder"):
         if not settings[name]:
             raise UserError("dataset", f"{name} is required, got none.")
-        if not (name == "source" and is_arrays(settings[name]) and not os.path.exists(settings[name])):
+        if name != "source" or settings[name] not in known_names():
             settings[name] = os.path.abspath(os.path.expanduser(settings[name]))
     for split in ("validation", "test"):
         if isinstance(settings[split], str):
@@ -176,8 +177,7 @@ def make_dataset(
 
 def is_arrays(source: str) -> bool:
     """Whether a source holds arrays, not image files."""
-    path = Path(source)
-    return path.suffix.lower() == ".npz" if path.exists() else source in known_names()
+    return source in known_names() or (Path(source).suffix.lower() == ".npz" and os.path.exists(source))
 
 
 class _Progress:

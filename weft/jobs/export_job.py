@@ -36,12 +36,12 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def submit_export(queue: JobQueue, run: Path, given: Mapping[str, Any]) -> JobRecord:
+def submit_export(queue: JobQueue, run: Path, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Check the settings of an export and add it to the queue."""
     settings = validated("export", {**{n: s.default for n, s in SETTINGS.items()}, **given, "run": str(run)}, SETTINGS)
     if not (run / "weights" / "best.safetensors").exists():
         raise UserError("export", f"a run with weights is required, got {run.name}, which has finished no epoch yet.")
-    return queue.add(settings, EXPORT)
+    return queue.add(settings, EXPORT, owner=owner)
 
 
 def export(settings: Mapping[str, Any], earlier: Path | None, listener: Listener) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import data, nn
 from ..data.mixup import MixAugmentation
-from ..data.open import created_dataset_folder, is_image_source
+from ..data.open import created_dataset_folder, data_path, is_image_source, same_name_note
 from ..errors import RunError, UserError
 from ..io import load
 from ..random import seed as set_seed
@@ -88,7 +88,10 @@ class Job:
 
     def _open(self, own_size: tuple[int, int] | None) -> data.Splits:
         what, making = Path(self.settings["data"]).expanduser(), {}
-        images = what.exists() and is_image_source(what)
+        path = data_path(self.settings["data"])
+        images = path is not None and is_image_source(path)
+        if note := same_name_note(self.settings["data"]):
+            self.notes.append(note)
         if images:
             making = {n: self.settings[n] for n in ("resize", "colour", "labels", "seed", "validation")}
             making["small"] = "keep"  # a class with one image is a warning, not an error

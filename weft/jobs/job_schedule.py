@@ -4,15 +4,14 @@ it runs. Any process may change it; a damaged file counts as missing, so that th
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..io.files import cannot_write, replace_file
+from .locked_file import change_file
 from .needs import PRIORITIES
 
 FILE = "schedule.json"
@@ -47,17 +46,7 @@ def read_schedule(folder: Path) -> JobSchedule:
 
 def change_schedule(folder: Path, change: Callable[[JobSchedule], JobSchedule]) -> JobSchedule:
     """Replace the schedule of a job by what `change` makes of it. Changes of several processes at a time do not get lost."""
-    try:
-        file = (folder / ".schedule.lock").open("w")
-    except OSError as error:
-        raise cannot_write("jobs", folder / FILE, error) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
-        before = read_schedule(folder)
-        new = change(before)
-        if new != before:
-            replace_file(folder / FILE, [(json.dumps(asdict(new)) + "\n").encode()], "jobs")
-        return new
+    return change_file(folder / FILE, folder / ".schedule.lock", read_schedule, change)
 
 
 def priority_of(name: str) -> int:

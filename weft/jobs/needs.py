@@ -6,10 +6,12 @@ that it never waits for trainings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
+from ..errors import UserError
 from ..knobs import knobs
 from .kinds import TRAIN
 
@@ -37,6 +39,29 @@ def needs_of(
     if device.startswith("cuda"):
         return JobNeeds(GPU, gpus, device if ":" in device and gpus == 1 else None, memory, seconds)
     return JobNeeds(CPU if kind == TRAIN else TASK, seconds=seconds)
+
+
+def check_device(needs: JobNeeds, gpus: Callable[[], Sequence[str]]) -> None:
+    """Refuse a job for whose device it would wait for ever. `gpus` finds the names of those there are.
+
+    >>> check_device(JobNeeds(GPU, device="cuda:1"), lambda: ["cuda:0", "cuda:1"])
+    """
+    if needs.slot != GPU:
+        return
+    found = gpus()
+    missing = needs.device not in found if needs.device is not None else len(found) < needs.gpus
+    if missing:
+        wanted = f"gpus={needs.gpus}" if needs.gpus > 1 else f"device={needs.device or 'cuda'}"
+        hint = (
+            ""
+            if found or find_spec("pynvml")
+            else " GPUs are found with the package nvidia-ml-py, which is not installed."
+        )
+        raise UserError(
+            "jobs",
+            f"a device of this machine is required, got {wanted}{'' if found else ', and no GPU was found'}. "
+            f"Devices: {', '.join(['cpu', *found])}.{hint}",
+        )
 
 
 def needs_from_json(found: Any) -> JobNeeds | None:

@@ -33,6 +33,7 @@ from .events import Listener, Recorder
 from .find_predictor import find_predictor
 from .image_lists import ImageEntry, labelled_files
 from .kinds import PREDICT
+from .needs import needs_of
 from .onnx_predictor import ImageInput
 from .prediction_results import INPUTS, RESULTS, SUBMISSION, TABLE, measure, read_predictions, titles
 from .predictor import Predictor
@@ -140,15 +141,16 @@ def new_folder(runs: Path) -> Path:
 
 
 def submit_predictions(
-    queue: JobQueue, request: PredictionRequest, folder: Path | None = None, **facts: Any
+    queue: JobQueue, request: PredictionRequest, folder: Path | None = None, owner: str = "", **facts: Any
 ) -> tuple[JobRecord, Path]:
     """Add predictions to a queue; the job, and the folder that will hold them. `facts` are kept beside them, in submission.json."""
+    queue.check(needs_of(PREDICT, asdict(request)), owner)
     out = folder or new_folder(queue.root)
     shown = {
         "model": facts.get("network_name") or request.network,
         "data": facts.get("source_name") or request.sources[0],
     }
-    job = queue.add({**asdict(request), "out": str(out), "name": None, **shown}, PREDICT)
+    job = queue.add({**asdict(request), "out": str(out), "name": None, **shown}, PREDICT, owner=owner)
     _write(out / SUBMISSION, {**facts, "job": job.number, "created": round(time.time(), 3)})
     return job, out
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ from ..locks import LockHolder, lock_holder
 from .events import POLL
 from .job_schedule import JobSchedule, change_schedule, priority_of, read_schedule
 from .kinds import TRAIN
-from .needs import JobNeeds
+from .locked_file import locked
+from .needs import GPU, JobNeeds, check_device, needs_of
 from .queue_order import QueueOrder, change_order
+from .queue_plan import read_slots
 from .queue_view import QueueView
+from .quotas import read_quotas
 from .record import CANCELLED, FAILED, PAUSED, STOPPED, WAITING, JobRecord, State
+from .slots import gpu_slots
 
 FOLDER = ".jobs"  # below the folder of runs
 
@@ -50,9 +55,43 @@ class JobQueue:
     def add(
         self, settings: Mapping[str, Any], kind: str = TRAIN, needs: JobNeeds | None = None, owner: str = "", priority: str = "normal",
     ) -> JobRecord:  # fmt: skip
-        """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs."""
-        schedule = JobSchedule(priority=priority_of(priority))
-        return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind, needs, owner, schedule)
+        """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs.
+
+        A job that needs a device that there is not, and one beyond the quota of its owner, are refused.
+        """
+        schedule, needs = JobSchedule(priority=priority_of(priority)), needs or needs_of(kind, settings)
+        check_device(needs, self.gpus)
+        with self._within_quota(owner, needs.slot):
+            return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind, needs, owner, schedule)
+
+    def gpus(self) -> list[str]:
+        """The GPUs that jobs of this queue can have: those of its runner; while there is none, also those of this machine."""
+        offered = read_slots(self.folder)
+        known = [slot.name for slot in offered.slots if slot.kind == GPU] if offered is not None else []
+        if self.runner() is None:
+            known += [slot.name for slot in gpu_slots()]
+        return sorted(set(known))
+
+    def check(self, needs: JobNeeds, owner: str = "", more: int = 1) -> None:
+        """Refuse so many jobs as `add` would; who has to prepare something, or adds several, asks before."""
+        check_device(needs, self.gpus)
+        self._check_quota(owner, needs.slot, more)
+
+    def _check_quota(self, owner: str, slot: str, more: int = 1) -> None:
+        quota = read_quotas(self.folder).get(owner)
+        if quota is not None:
+            waiting = [one for one in QueueView(self.folder).jobs() if one.state.state == WAITING]
+            quota.check(owner, slot, sum(one.owner == owner for one in waiting), more)
+
+    @contextmanager
+    def _within_quota(self, owner: str, slot: str) -> Iterator[None]:
+        """Inside, the person may add one job; nobody else adds one of theirs meanwhile."""
+        if owner not in read_quotas(self.folder):
+            yield
+            return
+        with locked(self.folder / ".quotas.lock"):
+            self._check_quota(owner, slot)
+            yield
 
     def cancel(self, job: JobRecord) -> None:
         """Stop a job for good: a waiting one at once, a running one after its step, with a checkpoint."""
@@ -64,7 +103,8 @@ class JobQueue:
 
     def resume(self, job: JobRecord) -> JobRecord:
         """Put a job that was stopped or has failed into the queue again. It continues from its last checkpoint."""
-        with job.changing() as now:
+        view = QueueView(self.folder).read(job)
+        with self._within_quota(view.owner, view.needs.slot), job.changing() as now:
             if now.state not in (STOPPED, FAILED):
                 raise UserError(
                     "jobs", f"a job that was stopped or has failed is required, got {job}, which is {now.state}."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..io.files import cannot_write, replace_file
+from ..io.files import cannot_write
+from .locked_file import change_file
 
 FILE = "queue.json"
 
@@ -37,13 +37,6 @@ def change_order(folder: Path, change: Callable[[QueueOrder], QueueOrder]) -> Qu
     """Replace the order by what `change` makes of it, one process at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".queue.lock").open("w")
     except OSError as error:
         raise cannot_write("jobs", folder / FILE, error) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
-        before = read_order(folder)
-        new = change(before)
-        if new != before:
-            replace_file(folder / FILE, [(json.dumps(asdict(new)) + "\n").encode()], "jobs")
-        return new
+    return change_file(folder / FILE, folder / ".queue.lock", read_order, change)

@@ -12,6 +12,7 @@ from .events import latest
 from .history import MARGIN
 from .needs import GPU, JobNeeds
 from .queue_view import JobView, QueueView
+from .quotas import read_quotas
 from .scheduler import QueuedJob, SchedulePlan, plan
 from .slots import ComputeSlot
 
@@ -55,7 +56,7 @@ def queue_plan(
     free = [one for one in waiting if not one.schedule.held]
     made = plan(
         offered.slots, [_running(one, now) for one in running], [] if order.paused else [_waiting(one) for one in free],
-        now, horizon, offered.per_owner,
+        now, horizon, offered.per_owner, read_quotas(view.folder),
     )  # fmt: skip
     held = {one.number: "Held" for one in waiting if one.schedule.held}
     paused = {one.number: "The queue is paused" for one in free} if order.paused else {}

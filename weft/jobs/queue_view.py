@@ -74,7 +74,7 @@ class QueueView:
             if before is not None and before[0] == stamp:
                 found.append(before[1])
                 continue
-            view = self._read(JobRecord(self.folder / str(number)))
+            view = self.read(JobRecord(self.folder / str(number)))
             if view.state.has_ended and view.state.why != LOST:
                 self._ended[number] = stamp, view
             found.append(view)
@@ -89,7 +89,8 @@ class QueueView:
         found = [one for one in jobs if one.state.state == WAITING]
         return sorted(found, key=lambda one: (-one.schedule.priority, place.get(one.number, len(place)), one.number))
 
-    def _read(self, record: JobRecord) -> JobView:
+    def read(self, record: JobRecord) -> JobView:
+        """One job."""
         if record.number not in self._known:
             try:
                 self._known[record.number] = _submitted(record)

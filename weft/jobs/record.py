@@ -14,7 +14,6 @@ compares it with the lock: a job that is "running" without a living process has 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -32,6 +31,7 @@ from ..locks import lock_holder
 from .events import FILE, Event, follow, replay
 from .job_schedule import JobSchedule, change_schedule
 from .kinds import TRAIN
+from .locked_file import locked
 from .needs import JobNeeds, needs_of
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
@@ -147,8 +147,7 @@ class JobRecord:
     @contextmanager
     def changing(self) -> Iterator[State]:
         """Inside, no other process decides on the state. Gives the state now."""
-        with (self.folder / ".changing").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
+        with locked(self.folder / ".changing"):
             yield self.state
 
     def settle(self) -> None:

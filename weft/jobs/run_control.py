@@ -14,6 +14,7 @@ from .checkpoints import branch_settings, branch_state, find_checkpoint
 from .checks import check_settings
 from .compression_state import is_compression, read_state
 from .kinds import COMPRESS, TRAIN
+from .needs import needs_of
 from .queue import JobQueue
 from .record import RUNNING, WAITING, JobRecord
 from .stored import settings_of
@@ -40,8 +41,8 @@ def stop_run(queue: JobQueue, folder: Path, *, pause: bool = False) -> None:
     os.kill(holder.pid, signal.SIGTERM)
 
 
-def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None) -> JobRecord:
-    """Continue a run from its last checkpoint, as a job; with `epochs` until so many are done.
+def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None, owner: str = "") -> JobRecord:
+    """Continue a run from its last checkpoint, as a job; with `epochs` until so many are done. A job that was stopped keeps its owner.
 
     More epochs than planned extend it: the learning rate follows its schedule stretched over all epochs, the new ones included.
     """
@@ -64,18 +65,21 @@ def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None) -> JobR
         raise UserError("runs", f"{folder.name} waits already, as {waiting}.")
     if epochs is None and waiting is not None and waiting.state.state != "done":
         return queue.resume(waiting)
-    job = queue.add(settings, kind)
+    job = queue.add(settings, kind, owner=owner)
     job.set(WAITING, run=str(folder))
     return job
 
 
-def branch_run(queue: JobQueue, folder: Path, checkpoint: str, name: str, changes: Mapping[str, Any]) -> JobRecord:
+def branch_run(
+    queue: JobQueue, folder: Path, checkpoint: str, name: str, changes: Mapping[str, Any], owner: str = ""
+) -> JobRecord:
     """A new run from a checkpoint, as a job: with its exact state if it has one, else with its weights and a fresh optimizer."""
+    queue.check(needs_of(TRAIN, settings_of("branch", folder)), owner)
     if find_checkpoint(folder, checkpoint).is_exact:
         made = branch_state(folder, checkpoint, name, changes)
-        job = queue.add(settings_of("branch", made))
+        job = queue.add(settings_of("branch", made), owner=owner)
         job.set(WAITING, run=str(made))
         return job
     settings = branch_settings(folder, checkpoint, {**changes, "name": name})
     check_settings("branch", settings)
-    return queue.add(settings)
+    return queue.add(settings, owner=owner)

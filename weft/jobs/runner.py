@@ -26,6 +26,7 @@ from .kinds import TRAIN
 from .queue import JobQueue
 from .queue_plan import RunnerSlots, queue_plan, write_slots
 from .queue_view import JobView, QueueView
+from .quotas import read_quotas
 from .record import DONE, FAILED, LOST, REQUEUED, RUNNING, WAITING, JobRecord
 from .scheduler import Placement
 from .slots import ComputeSlot, machine_slots, memory_by_process
@@ -106,7 +107,12 @@ class Runner:
 
     def _start_planned(self, jobs: Sequence[JobView], active: set[int]) -> int:
         """Start the jobs of the plan; how many. The same queue has the same plan, but for what is forecast."""
-        seen = ([(one.number, one.state, one.schedule) for one in jobs], self._view.order(), active)
+        seen = (
+            [(one.number, one.state, one.schedule) for one in jobs],
+            self._view.order(),
+            active,
+            read_quotas(self._view.folder),
+        )
         if self._planned[1] == seen and time.monotonic() - self._planned[0] < REPLAN:
             return 0
         made = queue_plan(self._view, jobs, self.offered, time.time(), starting=tuple(active))

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .needs import GPU, JobNeeds
+from .quotas import JobQuota
 from .slots import ComputeSlot
 
 PATIENCE = 1800.0  # seconds that others may pass a job with a reservation
@@ -61,10 +62,10 @@ class SchedulePlan:
 
 def plan(
     slots: Sequence[ComputeSlot], running: Sequence[QueuedJob], waiting: Sequence[QueuedJob], now: float,
-    horizon: float = 0.0, per_owner: int | None = None,
+    horizon: float = 0.0, per_owner: int | None = None, quotas: Mapping[str, JobQuota] | None = None,
 ) -> SchedulePlan:  # fmt: skip
     """The plan for jobs that wait in this order; what happens until now + horizon is simulated with the forecasts."""
-    state = _Machine(slots, running, now, per_owner)
+    state = _Machine(slots, running, now, per_owner, quotas or {})
     left, reasons = list(waiting), dict[int, str]()
     starting: list[Placement] = []
     for round_ in range(MOST_ROUNDS):
@@ -96,10 +97,11 @@ class _Machine:
     """What runs at one time of the simulation."""
 
     def __init__(
-        self, slots: Sequence[ComputeSlot], running: Sequence[QueuedJob], now: float, per_owner: int | None
-    ) -> None:
+        self, slots: Sequence[ComputeSlot], running: Sequence[QueuedJob], now: float, per_owner: int | None,
+        quotas: Mapping[str, JobQuota],
+    ) -> None:  # fmt: skip
         self.slots = {slot.name: slot for slot in slots}
-        self.now, self.per_owner = now, per_owner
+        self.now, self.per_owner, self.quotas = now, per_owner, quotas
         self.active = [self._running(job) for job in running]
         self.log = list(self.active)
 
@@ -127,8 +129,9 @@ class _Machine:
         kept: _Reservation | None = None
         pack = any(job.needs.slot == GPU and (job.needs.gpus > 1 or job.needs.memory is None) for job in waiting)
         for job in waiting:
-            if self._over_limit(job):
-                reasons[job.number] = f"{job.owner} runs {self.per_owner} jobs already, the most for one person"
+            full = self._over_limit(job)
+            if full:
+                reasons[job.number] = full
                 continue
             chosen = self._fitting(job, self.active, kept, pack)
             if chosen is not None:
@@ -143,10 +146,17 @@ class _Machine:
                 kept = self._reserve(job)
         return started, reasons
 
-    def _over_limit(self, job: QueuedJob) -> bool:
-        if self.per_owner is None or not job.owner:
-            return False
-        return sum(one.job.owner == job.owner for one in self.active) >= self.per_owner
+    def _over_limit(self, job: QueuedJob) -> str:
+        """Why the owner of a job may run no further one; nothing if they may."""
+        if not job.owner:
+            return ""
+        theirs = [one.job for one in self.active if one.job.owner == job.owner]
+        if self.per_owner is not None and len(theirs) >= self.per_owner:
+            return f"{job.owner} runs {self.per_owner} jobs already, the most for one person"
+        slot, quota = job.needs.slot, self.quotas.get(job.owner, JobQuota())
+        most = quota.most(slot)
+        full = most is not None and sum(one.needs.slot == slot for one in theirs) >= most
+        return quota.why_full(job.owner, slot) if full else ""
 
     def _fitting(
         self, job: QueuedJob, active: Sequence[Placement], kept: _Reservation | None, pack: bool
@@ -213,7 +223,7 @@ class _Machine:
         needs, candidates = job.needs, self._candidates(job)
         wanted = needs.gpus if needs.slot == GPU else 1
         if len(candidates) < wanted:
-            return _missing(job, len(candidates))
+            return _missing(job, [slot for slot in self.slots.values() if slot.kind == GPU])
         if kept is not None and self._fitting(job, self.active, None, False) is not None:
             return f"Behind {kept.job.name}, which has the next place on {self._titles(sorted(kept.slots))}"
         if wanted > 1:
@@ -265,13 +275,16 @@ def clock(when: float) -> str:
     return time.strftime("%H:%M", time.localtime(when))
 
 
-def _missing(job: QueuedJob, found: int) -> str:
+def _missing(job: QueuedJob, gpus: Sequence[ComputeSlot]) -> str:
+    """Why a job cannot start on this machine, whatever ends: what it was submitted for has gone."""
     needs = job.needs
+    if needs.slot != GPU:
+        return "This runner has no slot for it"
+    have = f"it has {', '.join(slot.name for slot in gpus)}" if gpus else "it has no GPU"
     if needs.device is not None:
-        return f"Waits for {needs.device}, which this machine does not have"
-    if needs.slot == GPU:
-        return f"Needs {needs.gpus} GPU{'s' if needs.gpus > 1 else ''}; this machine has {found or 'none'}"
-    return "This runner has no slot for it"
+        return f"Waits for {needs.device}, which this machine does not have: {have}. Submit it again for another device"
+    wanted = f"{needs.gpus} GPUs" if needs.gpus > 1 else "a GPU"
+    return f"Waits for {wanted}, which this machine does not have: {have}. Submit it again for another device"
 
 
 def _bytes(count: float) -> str:

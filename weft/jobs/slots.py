@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from .gpu_monitor import GpuMonitor
 from .needs import CPU, GPU, TASK
 
 TASKS_AT_ONCE = 2
@@ -48,62 +45,17 @@ def host_slots(at_once: int, tasks: int = TASKS_AT_ONCE) -> list[ComputeSlot]:
 
 
 def gpu_slots() -> list[ComputeSlot]:
-    """The GPUs that CUDA shows to this process, in its order, by NVIDIA's management library; none without it."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # no package, no driver, or no GPU: the library has many ways to say so
-        return []
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        ids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        chosen = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), ids)
-        memory = [nvml.nvmlDeviceGetMemoryInfo(handles[i]).total for i in chosen]
-        return [ComputeSlot(f"cuda:{number}", GPU, int(total)) for number, total in enumerate(memory)]
-    except nvml.NVMLError:
-        return []
-    finally:
-        nvml.nvmlShutdown()
+    """The GPUs that CUDA shows to this process, in its order."""
+    with GpuMonitor() as gpus:
+        found = list(enumerate(map(gpus.memory, gpus.handles)))
+    return [ComputeSlot(f"cuda:{number}", GPU, int(memory.total)) for number, memory in found if memory is not None]
 
 
 def memory_by_process() -> dict[int, int]:
-    """Bytes of GPU memory that each process uses; empty where it cannot be measured."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:
-        return {}
+    """Bytes of GPU memory that each process uses, on the GPU where it uses most; empty where it cannot be measured."""
     found: dict[int, int] = {}
-    try:
-        for number in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(number)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                found[process.pid] = max(found.get(process.pid, 0), int(process.usedGpuMemory or 0))
-    except nvml.NVMLError:
-        return {}
-    finally:
-        nvml.nvmlShutdown()
+    with GpuMonitor() as gpus:
+        for gpu in gpus.handles:
+            for pid, used in gpus.processes(gpu).items():
+                found[pid] = max(found.get(pid, 0), used)
     return found
-
-
-def visible(setting: str | None, ids: Sequence[str]) -> list[int]:
-    """The numbers of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; a part that names none ends the list, as for CUDA.
-
-    >>> visible(None, ["GPU-a", "GPU-b"]), visible("1,0", ["GPU-a", "GPU-b"]), visible("GPU-b,7,0", ["GPU-a", "GPU-b"])
-    ([0, 1], [1, 0], [1])
-    """
-    if setting is None:
-        return list(range(len(ids)))
-    found: list[int] = []
-    for part in map(str.strip, setting.split(",")):
-        if part.isdigit() and int(part) < len(ids):
-            found.append(int(part))
-        elif part and not part.isdigit() and any(one.startswith(part) for one in ids):
-            found.append(next(i for i, one in enumerate(ids) if one.startswith(part)))
-        else:
-            break
-    return found
-
-
-def _text(found: Any) -> str:
-    return found.decode() if isinstance(found, bytes) else str(found)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.catalogue import known_names
 from ..errors import UserError
 from .definitions import kept_definition
 from .find import find_run
@@ -39,7 +40,7 @@ def settings_of(verb: str, folder: Path) -> dict[str, Any]:
 
 def _found_again(path: str | None, folder: Path) -> str | None:
     """A path relative to the folder in which the run was started."""
-    if path is None or Path(path).expanduser().exists():
+    if path is None or path in known_names() or Path(path).expanduser().exists():
         return path
     try:
         there = Path(json.loads((folder / "env.json").read_text(encoding="utf-8"))["folder"]) / path

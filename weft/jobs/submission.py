@@ -44,13 +44,13 @@ def _check_name(queue: JobQueue, name: str | None) -> None:
             raise UserError("jobs", f"a name that is not taken is required, got {name!r}, the name of {job}.")
 
 
-def retry(queue: JobQueue, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
-    """Submit the training of a job that has ended again, with some settings changed, as a new job in the same place."""
+def retry(queue: JobQueue, job: JobRecord, changes: Mapping[str, Any], owner: str | None = None) -> JobRecord:
+    """Submit the training of a job that has ended again, with some settings changed, as a new job of its owner or another."""
     if job.kind != TRAIN or not job.state.has_ended:
         raise UserError("jobs", f"a training that has ended is required, got {job}, which is {job.state.state}.")
     known = {name: value for name, value in job.settings.items() if value is not None and name not in ("runs", "json")}
     if changes.get("name") is None:
         known.pop("name", None)  # its run has that name
     schedule = read_schedule(job.folder)
-    owner = str(job.submitted().get("owner") or "")
-    return submit(queue, {**known, **changes}, owner, schedule.priority_name)
+    known_owner = str(job.submitted().get("owner") or "")
+    return submit(queue, {**known, **changes}, known_owner if owner is None else owner, schedule.priority_name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..data.augment import augmentation
-from ..data.open import is_image_source
+from ..data.open import data_path, is_image_source
 from ..errors import UserError
 from ..ops.convert import asarray
 from ..random import seed as set_seed
@@ -34,8 +33,8 @@ class TrainingPreview:
 
 def preview_training(settings: Mapping[str, Any]) -> TrainingPreview:
     """Open the data of validated settings and plan a step; nothing is trained. Datasets that are still to be created are not created."""
-    source = Path(str(settings["data"])).expanduser()
-    if source.exists() and is_image_source(source):
+    source = data_path(str(settings["data"]))
+    if source is not None and is_image_source(source):
         raise UserError(
             "preview",
             f"a dataset is required, got the image files of {source.name}. It is created when the training starts.",

@@ -176,6 +176,17 @@ class Client:
         )
         return list(answer["results"])
 
+    def write(self, network: str, prompt: str, **settings: Any) -> Iterator[str]:
+        """Continue a text; its parts after the prompt, as they are written. Settings: length, temperature, top_k, top_p, seed, checkpoint."""
+        query = urlencode({"checkpoint": settings.pop("checkpoint", "best")})
+        body = json.dumps({"prompt": prompt, **settings}).encode()
+        path = f"/networks/{path_of(network)}/text?{query}"
+        for event in self._connection.streamed("POST", path, body, {"Content-Type": "application/json"}):
+            if event["type"] == "error":
+                raise RunError("client", str(event["message"]))
+            if event["type"] == "text":
+                yield str(event["text"])
+
     def predict(self, network: str, source: str | os.PathLike[str], **settings: Any) -> dict[str, Any]:
         """Classify many images as a job: a zip file of this machine, or a folder or list on the server; the batch."""
         if Path(source).is_file() and str(source).lower().endswith(".zip"):

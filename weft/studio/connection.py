@@ -96,11 +96,17 @@ class StudioConnection:
         return answer
 
     def stream(self, run: str | None, last_id: str) -> Iterator[dict[str, Any]]:
+        """What happens to runs and jobs."""
+        query = f"?{urlencode({'run': run})}" if run else ""
+        return self.streamed("GET", f"/events{query}", None, {"Last-Event-ID": last_id} if last_id else {})
+
+    def streamed(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        """The server-sent events that answer a request below /api/v1."""
         connection = self._connect(60.0)
         try:
-            query = f"?{urlencode({'run': run})}" if run else ""
-            after = {"Last-Event-ID": last_id} if last_id else {}
-            connection.request("GET", f"{self._prefix}/api/v1/events{query}", headers={**self._headers(), **after})
+            connection.request(method, f"{self._prefix}/api/v1{path}", body, {**self._headers(), **headers})
             answer = connection.getresponse()
             _check(answer, self.url)
             yield from _parsed(answer)

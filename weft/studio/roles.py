@@ -43,7 +43,7 @@ RULES = (
 )
 # Requests that compute and change nothing, or that the log knows in more detail.
 UNLOGGED = re.compile(
-    r"/api/v1/(admin|account|login|logout|setup)(/.*)?|/api/.*/(classify|check|preview|forecast|complete)(/.*)?"
+    r"/api/v1/(admin|account|login|logout|setup)(/.*)?|/api/.*/(classify|text|check|preview|forecast|complete)(/.*)?"
 )
 
 

@@ -21,6 +21,7 @@ from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.declare import whole
+from ..ops.elementwise import where
 from ..ops.indexing import take
 from ..ops.movement import reshape
 from ..ops.reduce import argmax, cumulative_sum
@@ -42,12 +43,14 @@ def generate(
     *,
     temperature: float = 1.0,
     top: int | None = None,
+    top_p: float | None = None,
     seed: int = 0,
 ) -> str:
     """The prompt followed by `length` generated characters; `text` has the vocabulary.
 
     A `temperature` below 1 favours likely characters, 0 is greedy decoding. `top` is top-k sampling: only the k most likely
-    characters are sampled. The same seed gives the same text.
+    characters are sampled. `top_p` is nucleus sampling: only the most likely ones whose probabilities together reach it. The same
+    seed gives the same text.
 
     >>> from weft import zoo
     >>> text = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
@@ -55,18 +58,37 @@ def generate(
     >>> len(written), written[:2]
     (7, 'ab')
     """
-    _check(prompt, length, temperature, top)
+    found = generated(model, text, prompt, length, temperature=temperature, top=top, top_p=top_p, seed=seed)
+    return prompt + "".join(found)
+
+
+def generated(
+    model: Module,
+    text: Text,
+    prompt: str,
+    length: int = 500,
+    *,
+    temperature: float = 1.0,
+    top: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+) -> Iterator[str]:
+    """The characters that `generate` puts after the prompt, one by one as they are sampled."""
+    _check(prompt, length, temperature, top, top_p)
     ids, stream = text.encode(prompt), Generator(seed)
 
     def draw(logits: Tensor) -> Tensor:
-        return _drawn(logits, temperature, top, stream)
+        return _drawn(logits, temperature, top, top_p, stream)
 
-    with _in_use(model):
-        signs = _signs(model, draw, ids, len(text.vocabulary))
-        return prompt + text.decode(list(islice(signs, length)))
+    def characters() -> Iterator[str]:
+        with _in_use(model):
+            signs = _signs(model, draw, ids, len(text.vocabulary))
+            yield from (text.vocabulary[sign] for sign in islice(signs, length))
+
+    return characters()
 
 
-def _check(prompt: str, length: int, temperature: float, top: int | None) -> None:
+def _check(prompt: str, length: int, temperature: float, top: int | None, top_p: float | None) -> None:
     if not prompt:
         raise UserError("generate", "the prompt is empty. Give at least one character to continue from.")
     whole("generate", "length", length)
@@ -74,6 +96,8 @@ def _check(prompt: str, length: int, temperature: float, top: int | None) -> Non
         raise UserError("generate", f"temperature must be 0 or more, got {temperature}.")
     if top is not None:
         whole("generate", "number of characters to sample from", top, least=1)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise UserError("generate", f"top_p must be above 0 and at most 1, got {top_p}.")
 
 
 @contextmanager
@@ -154,14 +178,18 @@ def _stop_if_bad(logits: Tensor) -> None:
         raise RunError("generate", "the network returns nan. Check its training: the loss may have become nan too.")
 
 
-def _drawn(logits: Tensor, temperature: float, top: int | None, stream: Generator) -> Tensor:
+def _drawn(logits: Tensor, temperature: float, top: int | None, top_p: float | None, stream: Generator) -> Tensor:
     """Sample an index from the softmax of the logits divided by the temperature."""
     if temperature == 0:
         return argmax(logits)
-    places = None
-    if top is not None and top < logits.shape[0]:
-        logits, places = top_k(logits, top)
+    places, count = None, logits.shape[0]
+    if (top is not None and top < count) or top_p is not None:
+        logits, places = top_k(logits, min(top or count, count))
     colder = (logits - logits.max()).astype("float32") / max(temperature, _COLDEST)
-    sums = cumulative_sum(softmax(colder))
-    chosen = (sums <= stream.uniform() * sums[-1]).astype("int64").sum()
+    shares = softmax(colder)
+    sums = cumulative_sum(shares)
+    total = sums[-1]
+    if top_p is not None:  # they are sorted: the nucleus is a beginning, the one that reaches top_p included
+        total = where(sums - shares < top_p * total, shares, 0.0).sum()
+    chosen = (sums <= stream.uniform() * total).astype("int64").sum()
     return chosen if places is None else take(places, chosen)

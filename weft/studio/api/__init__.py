@@ -20,11 +20,13 @@ from . import (
     runs,
     search,
     submission,
+    text,
     uploads,
 )  # fmt: skip
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, explain, runs, compare, predictions, classify, events, uploads, doctor, datasets, designs,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, explain, runs, compare, predictions, classify, text, events, uploads, doctor,
+    datasets, designs,
     search, account, admin,
 )  # fmt: skip

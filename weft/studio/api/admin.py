@@ -41,6 +41,7 @@ class QuotaChange(BaseModel):
     gpu_jobs: int | None = None
     cpu_jobs: int | None = None
     disk_gb: float | None = None
+    waiting_jobs: int | None = None
 
 
 def router(studio: Studio) -> APIRouter:
@@ -58,6 +59,7 @@ def router(studio: Studio) -> APIRouter:
         """Add an account."""
         made = store.accounts.add(given.name, given.password, given.role, by=current_user(request).name)
         store.changed()
+        store.publish_quotas()
         return {"message": f"{made.name} can sign in.", "open": f"/admin?user={made.name}"}
 
     @routes.patch("/users/{name}")
@@ -74,8 +76,9 @@ def router(studio: Studio) -> APIRouter:
     def quota(request: Request, name: str, given: QuotaChange) -> dict[str, Any]:
         """Limit what an account may use at the same time."""
         disk = None if given.disk_gb is None else round(given.disk_gb * GB)
-        limits = Quota(given.gpu_jobs, given.cpu_jobs, disk)
+        limits = Quota(given.gpu_jobs, given.cpu_jobs, disk, given.waiting_jobs)
         changed = store.accounts.set_quota(name, limits, current_user(request).name)
+        store.publish_quotas()
         return {"message": f"The quota of {changed.name} is changed.", "reload": True, **_facts(changed)}
 
     @routes.get("/tokens")
@@ -111,7 +114,9 @@ def router(studio: Studio) -> APIRouter:
     @routes.put("/settings")
     def set_settings(request: Request, given: dict[str, Any]) -> dict[str, Any]:
         """Change settings; an empty value is the default."""
-        return {"message": "The settings are changed.", **store.settings.change(given, current_user(request).name)}
+        changed = store.settings.change(given, current_user(request).name)
+        store.publish_quotas()
+        return {"message": "The settings are changed.", **changed}
 
     @routes.get("/log")
     def log(words: str = "", most: int = 100) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, HTTPException, Query
+from fastapi import APIRouter, Body, HTTPException, Query, Request
 from fastapi.responses import Response
 
 from ...data.changes import DatasetChanges
@@ -17,6 +17,7 @@ from ...jobs.record import CANCELLED, STOPPED
 from ..library.dataset_images import ImageFilter, failures, picture
 from ..library.datasets import DatasetRow, VersionRow
 from ..ui.context import Studio
+from .submission import submitter
 
 FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # addresses hold the digest of what they show
 SOON = {"Cache-Control": "private, max-age=300"}
@@ -47,11 +48,10 @@ def router(studio: Studio) -> APIRouter:
         return [_facts(studio, row) for row in library.index.refresh()]
 
     @routes.post("")
-    def create(given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+    def create(request: Request, given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         """Create a dataset: the fields of the form, such as {"kind": "folder", "source": "photos", "name": "flowers", "size": "64"}."""
-        job = submit_dataset(
-            studio.queue, library.forms.settings({n: str(v) for n, v in given.items() if v is not None})
-        )
+        settings = library.forms.settings({n: str(v) for n, v in given.items() if v is not None})
+        job = submit_dataset(studio.queue, settings, submitter(studio, request))
         studio.feed.refresh_soon()
         library.index.refresh()
         return {"number": job.number, "name": job.settings["name"], "open": f"/datasets/{job.settings['name']}"}
@@ -113,7 +113,7 @@ def router(studio: Studio) -> APIRouter:
     # --- changing -----------------------------------------------------------------------------------------------------------
 
     @routes.post("/{name}/{version}/changes")
-    def change(name: str, version: str, given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+    def change(request: Request, name: str, version: str, given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         """Make a new version: {"remove": {"train": [3]}, "relabel": {"train": {"5": "rose"}}, "rename": {"bellis": "daisy"}, "add": PATH}."""
         row = find_version(name, version)
         if "upload" in given:
@@ -122,9 +122,9 @@ def router(studio: Studio) -> APIRouter:
         elif given.get("add"):
             given = {**given, "add": str(studio.paths.path(str(given["add"])))}
         changes = DatasetChanges.from_json(given)
-        changes.check(row.splits, row.classes)
+        changes.check(row.splits, row.classes, row.labels)
         settings = {"folder": str(row.folder), "changes": changes.as_json(), "name": name}
-        job = studio.queue.add(settings, DATASET_VERSION)
+        job = studio.queue.add(settings, DATASET_VERSION, owner=submitter(studio, request))
         studio.feed.refresh_soon()
         return {
             "number": job.number,

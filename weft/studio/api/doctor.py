@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, HTTPException
+from fastapi import APIRouter, Body, HTTPException, Request
 from fastapi.responses import Response
 
 from ...errors import UserError
@@ -21,6 +21,7 @@ from ..library.doctor import (
     version_folder,
 )  # fmt: skip
 from ..ui.context import Studio
+from .submission import submitter
 
 KEPT = {"Cache-Control": "private, max-age=3600"}
 
@@ -46,14 +47,17 @@ def router(studio: Studio) -> APIRouter:
         }
 
     @routes.post("")
-    def examine(name: str, version: str, given: Annotated[dict[str, Any] | None, Body()] = None) -> dict[str, Any]:
+    def examine(
+        request: Request, name: str, version: str, given: Annotated[dict[str, Any] | None, Body()] = None
+    ) -> dict[str, Any]:
         """Examine the dataset: {"again": true} forgets the last report, {"features": RUN} tells images apart by its network."""
         wanted = given or {}
         features = wanted.get("features") or None
         if features is not None and studio.index.get(str(features)) is None:
             raise UserError("studio", f"there is no run {features}.")
         run = None if features is None else str(studio.index.root / str(features))
-        job = start_examination(studio.queue, name, find(name, version), bool(wanted.get("again")), run)
+        folder, owner = find(name, version), submitter(studio, request)
+        job = start_examination(studio.queue, name, folder, bool(wanted.get("again")), run, owner)
         studio.feed.refresh_soon()
         return {"number": job.number, "message": "The data doctor starts as soon as there is room."}
 
@@ -63,10 +67,10 @@ def router(studio: Studio) -> APIRouter:
         return {"decisions": dict(decide_on(find(name, version), given).made)}
 
     @routes.post("/save")
-    def save(name: str, version: str) -> dict[str, Any]:
+    def save(request: Request, name: str, version: str) -> dict[str, Any]:
         """Make the decisions a new version, as a job of the queue."""
         folder = find(name, version)
-        job = save_version(studio.queue, name, folder)
+        job = save_version(studio.queue, name, folder, submitter(studio, request))
         studio.feed.refresh_soon()
         return {"number": job.number, "message": f"{name} gets a new version as soon as there is room."}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,7 @@ from ...report.png import png
 from ..library.embeddings import submit_embedding
 from ..library.runs import RunRow
 from ..ui.context import Studio
+from .submission import submitter
 
 
 class EmbeddingWanted(BaseModel):
@@ -40,9 +41,10 @@ def router(studio: Studio) -> APIRouter:
         return found
 
     @routes.post("/{run:path}/embedding")
-    def start(run: str, wanted: EmbeddingWanted | None = None) -> dict[str, Any]:
+    def start(request: Request, run: str, wanted: EmbeddingWanted | None = None) -> dict[str, Any]:
         """Make the map, as a job of the queue."""
-        job = submit_embedding(studio.queue, find(run), (wanted or EmbeddingWanted()).model_dump())
+        settings = (wanted or EmbeddingWanted()).model_dump()
+        job = submit_embedding(studio.queue, find(run), settings, submitter(studio, request))
         studio.feed.refresh_soon()
         return {"number": job.number, "message": "The map is made as soon as there is room."}
 

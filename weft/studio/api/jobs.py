@@ -104,9 +104,9 @@ def router(studio: Studio) -> APIRouter:
         return changed(found)
 
     @routes.post("/{number}/retry", response_model=JobFacts)
-    def retry(number: int, wanted: JobRetry) -> dict[str, Any]:
+    def retry(number: int, wanted: JobRetry, request: Request) -> dict[str, Any]:
         """Submit a training that has ended again, with some settings changed."""
-        new = retry_job(queue, queue.job(number), wanted.settings)
+        new = retry_job(queue, queue.job(number), wanted.settings, current_user(request).name)
         return changed(new, f"Job {new.number} waits for its turn.")
 
     return routes

@@ -22,6 +22,7 @@ from ..library.loaded import weights_file
 from ..library.usable import UsableNetwork, usable_network
 from ..ui.context import Studio
 from ..uploads import receive, unpack_zip
+from .submission import submitter
 
 SIDE, LARGE = 160, 640  # pixels of a thumbnail, and of one image
 MOST = 1000  # rows in an answer
@@ -97,9 +98,11 @@ def router(studio: Studio) -> APIRouter:
         weights_file(found.path, checkpoint)
         return found
 
-    def start(network: UsableNetwork, request: PredictionRequest, source: str, folder: Path | None) -> dict[str, Any]:
+    def start(
+        network: UsableNetwork, request: PredictionRequest, source: str, folder: Path | None, owner: str
+    ) -> dict[str, Any]:
         named = {"network_id": network.id, "network_name": network.name, "source_name": source}
-        _, out = submit_predictions(studio.queue, request, folder, **named)
+        _, out = submit_predictions(studio.queue, request, folder, owner, **named)
         studio.feed.refresh_soon()
         number = int(out.name)
         return {
@@ -114,13 +117,13 @@ def router(studio: Studio) -> APIRouter:
         return [_facts(one) for one in studio.batches.recent(most)]
 
     @routes.post("", response_model=BatchFacts)
-    def create(asked: NewPredictions) -> dict[str, Any]:
+    def create(asked: NewPredictions, sent: Request) -> dict[str, Any]:
         """Classify a folder or a list of images on the server, as a job of the queue."""
         network, path = network_of(asked.network, asked.checkpoint), studio.paths.path(asked.path)
         request = PredictionRequest(
             str(network.path), [str(path)], asked.checkpoint, asked.top, asked.device, [str(root) for root in studio.paths.roots]
         )  # fmt: skip
-        return start(network, request, path.name, None)
+        return start(network, request, path.name, None, submitter(studio, sent))
 
     @routes.post("/upload", response_model=BatchFacts)
     async def upload(
@@ -131,7 +134,7 @@ def router(studio: Studio) -> APIRouter:
         top: Annotated[int, Query(ge=1, le=100)] = 5,
     ) -> dict[str, Any]:
         """Classify the images of a zip file, which is the body of the request. Folders named like classes are labels."""
-        found = network_of(network, checkpoint)
+        found, owner = network_of(network, checkpoint), await run_in_threadpool(submitter, studio, request)
         folder = new_folder(studio.queue.root)
         try:
             archive, images = folder / "upload.zip", folder / "images"
@@ -140,7 +143,7 @@ def router(studio: Studio) -> APIRouter:
             await run_in_threadpool(unpack_zip, archive, images, studio.config.largest_upload)
             archive.unlink()
             asked = PredictionRequest(str(found.path), [str(images)], checkpoint, top, "cpu", [str(images.resolve())])
-            return await run_in_threadpool(start, found, asked, Path(name).name, folder)
+            return await run_in_threadpool(start, found, asked, Path(name).name, folder, owner)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,7 @@ from ...jobs.kinds import EXPORT
 from ...jobs.run_control import branch_run, resume_run, stop_run
 from ..ui.context import Studio
 from .run_results import attached, find_row
+from .submission import submitter
 
 CHUNK = 1 << 20
 
@@ -81,20 +82,21 @@ def router(studio: Studio) -> APIRouter:
         return told(f"{row.name} pauses after its step.")
 
     @routes.post("/{run:path}/extend")
-    def extend(run: str, change: Extension) -> dict[str, Any]:
+    def extend(request: Request, run: str, change: Extension) -> dict[str, Any]:
         """Train a run for more epochs. The learning rate follows its schedule stretched over all of them."""
         row = find_row(studio, run)
         epochs = change.epochs if change.more is None else row.planned + change.more
         if epochs is None:
             raise HTTPException(400, "epochs or more is required")
-        job = resume_run(studio.queue, row.folder, epochs)
+        job = resume_run(studio.queue, row.folder, epochs, submitter(studio, request))
         return told(f"{row.name} goes on to epoch {epochs} as soon as there is room.", number=job.number)
 
     @routes.post("/{run:path}/branch")
-    def branch(run: str, change: Branching) -> dict[str, Any]:
+    def branch(request: Request, run: str, change: Branching) -> dict[str, Any]:
         """A new run from a checkpoint: from its exact state, or from weights with a fresh optimizer."""
         row = find_row(studio, run)
-        job = branch_run(studio.queue, row.folder, change.checkpoint, change.name, change.settings)
+        owner = submitter(studio, request)
+        job = branch_run(studio.queue, row.folder, change.checkpoint, change.name, change.settings, owner)
         return told(f"{change.name} starts as soon as there is room.", number=job.number, open="/queue")
 
     @routes.get("/{run:path}/checkpoints")
@@ -122,10 +124,10 @@ def router(studio: Studio) -> APIRouter:
         return {"files": files, "jobs": export_jobs(studio, row.folder)}
 
     @routes.post("/{run:path}/exports")
-    def export(run: str, change: ExportRequest) -> dict[str, Any]:
+    def export(request: Request, run: str, change: ExportRequest) -> dict[str, Any]:
         """Export the network of a run, as a job."""
         row = find_row(studio, run)
-        job = submit_export(studio.queue, row.folder, change.model_dump())
+        job = submit_export(studio.queue, row.folder, change.model_dump(), submitter(studio, request))
         return told(f"{row.name} is exported as {change.to}.", number=job.number)
 
     @routes.get("/{run:path}/download.zip")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,7 @@ from ..library.runs import RunRow
 from ..paths import is_path_text
 from ..ui.context import Studio
 from .models import Resumed, RunDetails, RunFacts
+from .submission import submitter
 
 
 class AnnotationChange(BaseModel):
@@ -135,7 +136,7 @@ def router(studio: Studio) -> APIRouter:
         return asdict(new)
 
     @routes.post("/{run:path}/resume", response_model=Resumed)
-    def resume(run: str) -> dict[str, Any]:
+    def resume(request: Request, run: str) -> dict[str, Any]:
         """Continue a run that was stopped from its last checkpoint, as a job of the queue."""
         row = find(run)
         for job in studio.queue.jobs():
@@ -143,7 +144,7 @@ def router(studio: Studio) -> APIRouter:
                 studio.queue.resume(job)
                 break
         else:
-            job = studio.queue.add(row.settings)
+            job = studio.queue.add(row.settings, owner=submitter(studio, request))
             job.set(WAITING, run=str(row.folder))
         studio.feed.refresh_soon()
         return {"number": job.number, "message": f"{row.name} continues as soon as there is room."}

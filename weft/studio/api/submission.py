@@ -1,4 +1,4 @@
-"""Starting trainings from programs, and the events of one job."""
+"""Starting trainings from programs, in whose name jobs are submitted, and the events of one job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from ...data.open import data_path
 from ...errors import UserError
 from ...io.json_values import json_value
 from ...jobs.events import events_from
+from ...jobs.kinds import TRAIN
+from ...jobs.needs import needs_of
 from ...jobs.record import JobRecord
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
@@ -57,11 +60,25 @@ def add_trainings(
 ) -> list[JobRecord]:
     """Check the settings of trainings and add them to the queue, in the name of a person and within their quota."""
     trainings = [confined(studio, one) for one in trainings_of(_texts(settings))]
-    if user.way != LOCAL:
-        check_disk_quota(user.name, studio.store.quota(user.name), studio.queue.jobs())
+    check_disk(studio, user)
+    if len(trainings) > 1:  # all of them, or none
+        studio.queue.check(needs_of(TRAIN, trainings[0], gpus), user.name, len(trainings))
     made = [submit(studio.queue, one, user.name, priority, gpus) for one in trainings]
     studio.feed.refresh_soon()
     return made
+
+
+def submitter(studio: Studio, request: Request) -> str:
+    """In whose name a request adds a job to the queue. Who has used up their disk space adds none."""
+    user = current_user(request)
+    check_disk(studio, user)
+    return user.name
+
+
+def check_disk(studio: Studio, user: StudioUser) -> None:
+    """Refuse a job of a person who has used up their disk space."""
+    if user.way != LOCAL:
+        check_disk_quota(user.name, studio.store.quota(user.name), studio.queue.jobs())
 
 
 def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
@@ -69,7 +86,8 @@ def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
     found = dict(settings)
     for name in PATHS:
         text = found.get(name, "")
-        is_path = "/" in text or text.startswith("~") or (text and Path(text).exists())
+        there = data_path(text) is not None if name == "data" else Path(text).exists()
+        is_path = "/" in text or text.startswith("~") or (text and there)
         if is_path and not _is_run(studio, text):
             found[name] = str(studio.paths.path(text))
     return found

@@ -247,8 +247,11 @@
       request.setRequestHeader("Content-Type", "application/zip");
       request.upload.onprogress = (event) => (upload.textContent = `${Math.round((100 * event.loaded) / event.total)} % sent`);
       request.onload = () => {
-        const content = JSON.parse(request.responseText);
-        request.status < 300 ? resolve(content) : reject(new Error(content.message));
+        let content = null;
+        try {
+          content = JSON.parse(request.responseText);
+        } catch {} // a page of a proxy, for example
+        request.status < 300 && content ? resolve(content) : reject(new Error(content?.message ?? `The server answered ${request.status}.`));
       };
       request.onerror = () => reject(new Error("The upload was interrupted."));
       request.send(file);

@@ -80,7 +80,7 @@
       const button = { ArrowLeft: "[data-emit=previous]", ArrowRight: "[data-emit=next]", Escape: "[data-emit=close]", x: "[data-emit=remove-one]" }[event.key];
       if (button) (event.preventDefault(), viewer.querySelector(button)?.click());
       if (event.key === "Tab") {
-        const stops = [...viewer.querySelectorAll("button, select")], last = event.shiftKey ? 0 : stops.length - 1;
+        const stops = [...viewer.querySelectorAll("button, select, input")], last = event.shiftKey ? 0 : stops.length - 1;
         if (document.activeElement === stops[last]) (event.preventDefault(), stops[event.shiftKey ? stops.length - 1 : 0].focus());
       }
       return;

@@ -6,6 +6,7 @@ export default {
   props: { html: String, tag: String },
   mounted() {
     this.$el.innerHTML = this.html;
+    this.$el.querySelectorAll(".tabs > [aria-current]").forEach(reveal);
     this.$el.addEventListener("click", this.clicked);
     this.$el.addEventListener("change", this.changed);
     this.$el.addEventListener("input", this.typed);
@@ -47,6 +48,12 @@ export default {
     },
   },
 };
+
+// Tabs that do not fit scroll sideways: the selected one is brought to the middle.
+function reveal(tab) {
+  const row = tab.parentElement, at = tab.getBoundingClientRect(), place = row.getBoundingClientRect();
+  row.scrollLeft += at.left + at.width / 2 - place.left - place.width / 2;
+}
 
 function morphChildren(from, to) {
   const keyed = new Map();

@@ -1,6 +1,14 @@
 // Uploads: files, folders or a zip file, dropped or chosen. They are streamed to the server; the field gets the name of the upload.
 (() => {
   const AT_ONCE = 4;
+  const UNKNOWN = (status) => `The server gave an answer (${status}) that the studio does not know: it, or a proxy before it, has a problem. Send the files again.`;
+  const parsed = (text) => {
+    try {
+      return JSON.parse(text || "{}");
+    } catch {
+      return null; // a page of a proxy, for example
+    }
+  };
   const send = (path, body, onProgress) =>
     new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
@@ -10,10 +18,11 @@
       request.upload.onprogress = (event) => onProgress(event.loaded);
       request.onerror = () => reject(new Error("The connection was lost. Send the files again."));
       request.onload = () => {
-        const content = JSON.parse(request.responseText || "{}");
-        if (request.status < 300) resolve(content);
-        else reject(new Error(content.message ?? content.detail ?? `The server answered ${request.status}.`));
+        const content = parsed(request.responseText);
+        if (request.status < 300 && content) resolve(content);
+        else reject(new Error(content?.message ?? content?.detail ?? UNKNOWN(request.status)));
       };
+      request.onabort = request.onerror;
       request.send(body);
     });
   const size = (bytes) => (bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB` : bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`);
@@ -48,7 +57,8 @@
     bar.hidden = false;
     zone.dataset.state = "busy";
     try {
-      const { upload: name } = await studio.request("POST", "/uploads");
+      const name = (await studio.request("POST", "/uploads"))?.upload;
+      if (!name) throw new Error(UNKNOWN(200));
       const waiting = [...files];
       const worker = async () => {
         for (let next = waiting.shift(); next; next = waiting.shift()) {

@@ -118,16 +118,18 @@ def examination_title(name: str, folder: Path) -> str:
     return f"Data doctor: {name} {folder.name}"
 
 
-def start_examination(queue: JobQueue, name: str, folder: Path, again: bool, features: str | None = None) -> JobRecord:
+def start_examination(
+    queue: JobQueue, name: str, folder: Path, again: bool, features: str | None = None, owner: str = ""
+) -> JobRecord:
     """Add the job that examines a version. A second one while one waits or runs is refused."""
     running = find_job(queue, folder)
     if running is not None and running.is_active:
         raise UserError("studio", f"job {running.number} examines {name} already.")
     settings = {"name": examination_title(name, folder), "folder": str(folder), "again": again, "features": features}
-    return queue.add(settings, DOCTOR)
+    return queue.add(settings, DOCTOR, owner=owner)
 
 
-def save_version(queue: JobQueue, name: str, folder: Path) -> JobRecord:
+def save_version(queue: JobQueue, name: str, folder: Path, owner: str = "") -> JobRecord:
     """Add the job that makes the decisions a new version."""
     report, decisions = report_and_decisions(folder)
     changes = decisions.changes(report)
@@ -136,7 +138,7 @@ def save_version(queue: JobQueue, name: str, folder: Path) -> JobRecord:
     about = describe(folder)
     changes.check(_examples(folder, about["digest"]), about["classes"])
     settings = {"name": name, "folder": str(folder), "changes": changes.as_json()}
-    return queue.add(settings, DATASET_VERSION)
+    return queue.add(settings, DATASET_VERSION, owner=owner)
 
 
 def report_and_decisions(folder: Path) -> tuple[DoctorReport, Decisions]:

@@ -52,7 +52,14 @@ def embedding_job(queue: JobQueue, row: RunRow) -> JobRecord | None:
     return None
 
 
-def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any]) -> JobRecord:
+def _device(queue: JobQueue, row: RunRow) -> str:
+    """The device of the run, or the CPU if that is on another machine: a map needs no more."""
+    device = str(row.settings.get("device") or "cpu")
+    gpus = queue.gpus() if device.startswith("cuda") else []
+    return device if device in ("cuda", *gpus) and gpus else "cpu"
+
+
+def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Add the job that makes the map of a run, unless one waits or runs."""
     known = embedding_job(queue, row)
     if known is not None and not known.state.has_ended:
@@ -60,6 +67,6 @@ def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any]) -> 
     settings = {
         "name": f"Embedding of {row.name}", "run": str(row.folder), "model": row.model, "data": row.data,
         "checkpoint": given.get("checkpoint", "best"), "examples": given.get("examples", EXAMPLES),
-        "device": row.settings.get("device"),
+        "device": _device(queue, row),
     }  # fmt: skip
-    return queue.add(settings, EMBEDDING)
+    return queue.add(settings, EMBEDDING, owner=owner)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ...jobs.predictions import TOP, outcome
 from ...jobs.predictor import Predictor
 from ...jobs.run_predictor import predictor_of_run
 from ...ops.convert import asarray
+from ...train.generate import generated
 from ..decoding import guarded_pixels
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
@@ -62,6 +64,19 @@ class LoadedNetwork:
             for one in pixels
         ], milliseconds
 
+    def characters(self, prompt: str, length: int, **settings: Any) -> Iterator[str]:
+        """The characters after a prompt, as `weft.train.generated` samples them; others who use the network wait meanwhile."""
+        text = self.predictor.text
+        assert text is not None
+        found = generated(self.predictor.model, text, prompt, length, **settings)  # what is wrong is said now
+
+        def alone() -> Iterator[str]:
+            with self.lock:
+                self.used = time.time()
+                yield from found
+
+        return alone()
+
     def _run(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Image by image: the program for one image is compiled when the network is loaded, and is quick."""
         size = self.predictor.batch or 1
@@ -93,8 +108,8 @@ class LoadedNetworks:
         self._loading: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def get(self, path: Path, checkpoint: str = "best") -> LoadedNetwork:
-        """The network of a run (its folder) or of a file, loaded now unless it is; new weights are loaded again.
+    def get(self, path: Path, checkpoint: str = "best", for_text: bool = False) -> LoadedNetwork:
+        """The network of a run (its folder) or of a file, for images or for text, loaded now unless it is; new weights are loaded again.
 
         Two requests for one network load it once, and nobody else waits for that.
         """
@@ -107,6 +122,7 @@ class LoadedNetworks:
             known = self._loaded.get(key)
             if known is None or known.stamp != stamp:
                 known = _load(*key, stamp)
+            _check_use(known.predictor, path.name, for_text)
             with self._lock:
                 self._loaded[key] = known
                 self._loaded.move_to_end(key)
@@ -149,15 +165,21 @@ def _load(path: Path, checkpoint: str, stamp: int) -> LoadedNetwork:
         predictor = predictor_of_run("studio", path, checkpoint)
     else:
         predictor = find_predictor("studio", str(path), trust_compiled=False)
-    if predictor.task == "text":
-        raise UserError(
-            "studio",
-            f'{path.name} continues text, and images are classified here. Use: weft predict {path.name} "TEXT".',
-        )
-    if not predictor.reads_images:
-        shape = " x ".join(map(str, predictor.shape))
-        raise UserError("studio", f"a network for images is required, got {path.name}, which takes {shape} numbers.")
-    zeros = np.zeros((predictor.batch or 1, *predictor.shape), np.uint8)
-    predictor.run(asarray(zeros))  # compiled now, not at the first image
+    if predictor.reads_images:
+        zeros = np.zeros((predictor.batch or 1, *predictor.shape), np.uint8)
+        predictor.run(asarray(zeros))  # compiled now, not at the first image
     nbytes = sum(int(np.prod(t.shape)) * t.dtype.itemsize for t in predictor.model.named_tensors().values())
     return LoadedNetwork(path, checkpoint, predictor, nbytes, stamp)
+
+
+def _check_use(predictor: Predictor, name: str, for_text: bool) -> None:
+    """Refuse a network that is not for what it is asked."""
+    if for_text and predictor.task != "text":
+        raise UserError("studio", f"a network that continues text is required, got {name}, which takes images.")
+    if not for_text and predictor.task == "text":
+        raise UserError(
+            "studio", f"a network for images is required, got {name}, which continues text: see Classify, Text."
+        )
+    if not for_text and not predictor.reads_images:
+        shape = " x ".join(map(str, predictor.shape))
+        raise UserError("studio", f"a network for images is required, got {name}, which takes {shape} numbers.")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from ...jobs.gpu_monitor import GpuMonitor
 
 HISTORY = 60  # readings that are kept for the charts
 
@@ -54,7 +56,7 @@ class Machine:
     history: dict[str, deque[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._gpus = _Gpus()
+        self._gpus = GpuMonitor()
         psutil.cpu_percent()  # the first reading has nothing to compare with
 
     def read(self) -> MachineLoad:
@@ -62,48 +64,21 @@ class Machine:
         memory, disk = psutil.virtual_memory(), shutil.disk_usage(_existing(self.folder))
         load = MachineLoad(
             psutil.cpu_percent() / 100, psutil.cpu_count() or 1, memory.total - memory.available, memory.total,
-            disk.used, disk.used + disk.free, tuple(self._gpus.read()),
+            disk.used, disk.used + disk.free, tuple(self._loads()),
         )  # fmt: skip
         for name, value in {"cpu": load.cpu, **{f"gpu{i}": gpu.use for i, gpu in enumerate(load.gpus)}}.items():
             self.history.setdefault(name, deque(maxlen=HISTORY)).append(value)
         return load
 
+    def _loads(self) -> Iterator[GpuLoad]:
+        gpus = self._gpus
+        for number, gpu in enumerate(gpus.handles):
+            memory = gpus.memory(gpu)
+            if memory is not None:
+                use, celsius, watts = gpus.use(gpu) or 0.0, gpus.celsius(gpu), gpus.watts(gpu)
+                yield GpuLoad(f"GPU {number}", use, memory.used, memory.total, celsius, watts)
+
 
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-
-
-class _Gpus:
-    """NVIDIA's management library, where it is installed and finds GPUs."""
-
-    def __init__(self) -> None:
-        self._nvml: Any = None
-        self._handles: list[Any] = []
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        except Exception:  # no package, no driver or no GPU
-            self._handles = []
-
-    def read(self) -> list[GpuLoad]:
-        return [self._load(i, handle) for i, handle in enumerate(self._handles)]
-
-    def _load(self, number: int, handle: Any) -> GpuLoad:
-        nvml = self._nvml
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        use = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        celsius = self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)))
-        watts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
-        return GpuLoad(f"GPU {number}", use or 0.0, memory.used, memory.total, celsius, watts)
-
-    def _ask(self, question: Any) -> float | None:
-        """An answer, or None from a GPU that does not measure it."""
-        try:
-            found: float = question()
-            return found
-        except self._nvml.NVMLError:
-            return None

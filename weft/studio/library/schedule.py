@@ -11,6 +11,7 @@ from ...jobs.queue import JobQueue
 from ...jobs.queue_order import QueueOrder
 from ...jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
 from ...jobs.queue_view import JobView, QueueView
+from ...jobs.quotas import read_quotas
 from ...jobs.record import LOST
 from ...jobs.scheduler import Placement, SchedulePlan
 from ...jobs.slots import ComputeSlot, machine_slots
@@ -50,7 +51,12 @@ class QueueWatch:
         """The queue now."""
         jobs, order, now = tuple(self._view.jobs()), self._view.order(), time.time()
         active = tuple(one for one in jobs if not one.state.has_ended or one.state.why == LOST)
-        seen = ([(one.number, one.state, one.schedule) for one in active], order, len(jobs))
+        seen = (
+            [(one.number, one.state, one.schedule) for one in active],
+            order,
+            len(jobs),
+            read_quotas(self.queue.folder),
+        )
         if seen != self._seen or now - self._last.planned_at >= REPLAN:
             self._seen = seen
             offered = read_slots(self.queue.folder) or self._this_machine()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,15 @@ import numpy as np
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
+from ...jobs.kinds import TRAIN
+from ...jobs.needs import check_device, needs_of
 from ...jobs.optimizers import schedule
+from ...jobs.queue import JobQueue
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep import SWEPT, expand, sweep_size
+from ...jobs.sweep import SWEPT, expand, sweep_size, values_of
+from ...knobs import knobs
 from ...ops.convert import asarray
 from ...zoo.catalogue import ALIASES, FACTS, default_rate
 from ...zoo.facts import NetworkFacts
@@ -60,8 +64,33 @@ _TITLES = {
 }  # fmt: skip
 
 
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " ").capitalize())
+
+
 def _fields(*names: str) -> tuple[Field, ...]:
-    return tuple(Field(name, SETTINGS[name], _TITLES.get(name, name.replace("_", " ").capitalize())) for name in names)
+    return tuple(Field(name, SETTINGS[name], _title(name)) for name in names)
+
+
+def device_choices(gpus: Sequence[str], chosen: str = "") -> list[tuple[str, str]]:
+    """What the form offers as a device: values and titles. One of another machine is offered if a run that is cloned had it.
+
+    >>> device_choices(["cuda:0"], "cuda:7")[1:]
+    [('cpu', 'CPU'), ('cuda', 'GPU (CUDA)'), ('cuda:0', 'GPU 0 (CUDA)'), ('cuda:7', 'GPU 7 (CUDA)')]
+    """
+    found = ["cpu", *(["cuda", *gpus] if gpus else [])]
+    found += [chosen] if chosen and chosen not in found else []
+    return [("", f"Default: {device_title(None)}"), *((name, device_title(name)) for name in found)]
+
+
+def device_title(name: str | None) -> str:
+    """A device as people call it.
+
+    >>> device_title("cpu"), device_title("cuda"), device_title("cuda:1")
+    ('CPU', 'GPU (CUDA)', 'GPU 1 (CUDA)')
+    """
+    kind, _, number = (name or knobs.device).partition(":")
+    return f"GPU {number} (CUDA)" if kind == "cuda" and number else {"cpu": "CPU", "cuda": "GPU (CUDA)"}.get(kind, kind)
 
 
 GROUPS = (
@@ -82,6 +111,7 @@ class FormCheck:
     settings: Mapping[str, Any] | None = None  # of the first training
     network: NetworkFacts | None = None
     command: str = ""
+    swept: tuple[tuple[str, str], ...] = ()  # titles of settings with several values, and the values
     rates: tuple[
         tuple[str, list[tuple[float, float]]], ...
     ] = ()  # the learning rate over epochs, of trainings where it differs
@@ -107,13 +137,20 @@ def check_form(
         settings = [with_recipe("train", {**confined(one), "runs": runs_folder}) for one in expand(values)]
         for one in settings:
             check_settings("train", one)
+            check_device(needs_of(TRAIN, one), JobQueue(runs_folder).gpus)
     except WeftError as error:
         return FormCheck(count, error.message, _field_of(error.message, values), command=command)
     try:
         network = network_facts(settings[0])
     except WeftError as error:
         return FormCheck(count, error.message, "model", command=command)
-    return FormCheck(count, "", "", settings[0], network, command, _rates(settings))
+    return FormCheck(count, "", "", settings[0], network, command, _swept(values), _rates(settings))
+
+
+def _swept(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The settings with several values, and those."""
+    several = {name: values_of(name, text) for name, text in values.items()}
+    return tuple((_title(name), ", ".join(parts)) for name, parts in several.items() if len(parts) > 1)
 
 
 _STEPS = 1000  # of the preview of a schedule

@@ -26,6 +26,11 @@ class UsableNetwork:
         """That of the run or the file; of a file in a folder of its own (.networks/imported/NAME), that of the folder."""
         return self.path.parent.name if self.path.parts[-3:-2] == ("imported",) else self.path.name
 
+    @property
+    def is_for_text(self) -> bool:
+        """Whether it continues text; of files that is not known before they are loaded."""
+        return self.row is not None and self.path.parent.name == "text"  # the folder of a task
+
 
 def usable_networks(index: RunIndex) -> list[UsableNetwork]:
     """All of them: those of runs, the newest first, then imported files."""

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from fastapi import HTTPException
 from nicegui import background_tasks, ui
 
 from ..library.batches import ORDERS, SHOWN, PredictionBatch, rows_of, selected
 from ..library.feed import Snapshot
 from ..ui.context import Studio
-from ..ui.fragment import Fragment, fragment
+from ..ui.fragment import Fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
 from .classify import thumbs
@@ -34,9 +35,7 @@ def add(studio: Studio) -> None:
     ) -> None:
         batch = await asyncio.to_thread(studio.batches.get, number)
         if batch is None:
-            with frame(studio, "Batch", "classify"):
-                fragment("nothing_yet.html", text=f"There are no predictions {number}.")
-            return
+            raise HTTPException(404, f"There are no predictions {number}.")
         head: list[PredictionBatch] = [batch]
         header = lambda snapshot: render("batch_header.html", batch=head[0], base=base)  # noqa: E731
         with frame(studio, f"Batch {number}", "classify", (f"batch {number} {id(head)}", header)):

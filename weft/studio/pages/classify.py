@@ -21,7 +21,7 @@ from ..ui.fragment import Fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
 
-SCRIPTS = ("path_field.js", "classify.js", "why.js")
+SCRIPTS = ("path_field.js", "classify.js", "why.js", "text.js")
 AT_FIRST = 2  # networks that are asked before any is chosen
 LISTED = 300  # networks in the menu
 HISTORY = 20
@@ -77,13 +77,16 @@ def add(studio: Studio) -> None:
 
     @ui.page("/classify")
     async def classify(runs: str = "", tab: str = "one", path: str = "", batch: int = 0, most: int = 10) -> None:
-        able = await asyncio.to_thread(usable_networks, studio.index)
-        chosen = _chosen(able, runs, base)
+        known = await asyncio.to_thread(usable_networks, studio.index)
+        named = {one.id for one in known if one.is_for_text} & {word.partition("@")[0] for word in runs.split(",")}
+        tab = "text" if named and tab == "one" else tab
+        able = [one for one in known if one.is_for_text == (tab == "text")]
+        chosen = _chosen(able, runs, base)[: 1 if tab == "text" else None]
         for script in SCRIPTS:
             ui.add_head_html(f'<script src="{base}/assets/{script}" defer></script>')
         menu = _menu(able, chosen)
-        name = f"classify {runs} {len(able)}"
-        header = lambda snapshot: render("classify_header.html", usable=menu, chosen=chosen, base=base)  # noqa: E731
+        name = f"classify {tab == 'text'} {runs} {len(able)}"
+        header = lambda snapshot: render("classify_header.html", usable=menu, chosen=chosen, base=base, tab=tab)  # noqa: E731
         with frame(studio, "Classify", "classify", (name, header)):
             query = urlencode({"runs": runs}, quote_via=quote) if runs else ""
             Fragment(render("classify_tabs.html", tab=tab, base=base, query=query))
@@ -100,6 +103,8 @@ async def _tab(
         await _history(studio)
     elif tab == "best":
         Fragment(await asyncio.to_thread(_best_html, studio, batch, max(1, min(most, 100))))
+    elif tab == "text":
+        Fragment(render("classify_text.html", network=_with_links(chosen[0]) if chosen else None, base=base))
     elif tab == "code" and chosen:
         Fragment(_code(chosen[0], base))
     else:

@@ -180,7 +180,7 @@ async def _rename(view: DatasetView) -> None:
 
 
 async def _add(view: DatasetView) -> None:
-    _card(view, "dataset_add.html", roots=f"{view.studio.paths.roots[0]}/")
+    _card(view, "dataset_add.html", roots=f"{view.studio.paths.roots[0]}/", kind=view.opened.kind)
 
 
 async def _runs(view: DatasetView) -> None:
@@ -215,7 +215,7 @@ TABS = [
     DatasetTab("images", "Images", _images, _image_count),
     DatasetTab("doctor", "Data doctor", _nothing, _warnings, has_doctor, doctor_address),
     DatasetTab("versions", "Versions", _versions_tab, lambda view: len(view.row.versions) if view.row else None, lambda view: view.row is not None),
-    DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), _is_editable),
+    DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), lambda view: bool(view.following and view.opened.classes)),
     DatasetTab("runs", "Runs", _runs, lambda view: len(view.runs())),
     DatasetTab("failed", "Left out", _failed, lambda view: view.version.left_out if view.version else None, lambda view: view.version is not None),
     DatasetTab("add", "Add images", _add, is_shown=_is_editable),

@@ -10,6 +10,7 @@ import numpy as np
 from nicegui import ui
 
 from ...data.changes import DatasetChanges
+from ...data.label_kinds import label_list, named
 from ...data.pixel_summary import as_bytes
 from ..library.dataset_images import ImageFilter, ImageRef, OpenedDataset
 from ..ui.context import Studio
@@ -126,7 +127,7 @@ class Explorer:
 
     def _relabel_one(self, name: str) -> None:
         self.relabelled[self.open_key] = name
-        if name == self._ref(self.open_key).label:
+        if name == self._written(self._ref(self.open_key)):
             del self.relabelled[self.open_key]
         self._show()
 
@@ -172,6 +173,12 @@ class Explorer:
         split, row = key.split(":")
         return self.opened.image(split, int(row))
 
+    def _written(self, ref: ImageRef) -> str:
+        """The label of an image as a change writes it."""
+        part = self.opened.parts[ref.split]
+        (label,) = named(label_list(part.labels[ref.row : ref.row + 1]), self.opened.kind, part.classes)
+        return ";".join(f"{one:g}" if isinstance(one, float) else one for one in label)
+
     # --- HTML -------------------------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
@@ -184,7 +191,7 @@ class Explorer:
         base = self.studio.config.prefix
         return {
             "images": f"{base}/api/v1/datasets/{self.name}/{self.version}/images", "digest": self.digest, "classes": self.opened.classes,
-            "tiny": max(self.opened.train.shape[1:]) <= TINY, "editable": bool(self.following),
+            "tiny": max(self.opened.train.shape[1:]) <= TINY, "editable": bool(self.following), "kind": self.opened.kind,
             "splits": [(split, SPLIT_WORDS[split]) for split in self.opened.parts],
         }  # fmt: skip
 
@@ -208,7 +215,7 @@ class Explorer:
         if ref is not None:
             pixels = as_bytes(self.opened.parts[ref.split].inputs(np.array([ref.row])))[0]
             mean = ", ".join(f"{channel.mean():.0f}" for channel in pixels)
-            label = self.relabelled.get(self.open_key, ref.label)
+            label = self.relabelled.get(self.open_key, self._written(ref))
         _, height, width = self.opened.train.shape
         return render(
             "dataset_viewer.html", ref=ref, size=f"{width} × {height}", mean=mean, label=label,

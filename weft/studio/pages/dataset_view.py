@@ -58,6 +58,6 @@ class DatasetView:
 
 def next_version(row: DatasetRow | None, version: VersionRow | None) -> str:
     """The name of the version that changes would make; empty where none can be made."""
-    if row is None or version is None or version.problem or version.labels != "class" or version.folder == row.folder:
+    if row is None or version is None or version.problem or version.folder == row.folder:
         return ""
     return f"v{1 + max(int(one.name[1:]) for one in row.versions)}"

@@ -22,7 +22,7 @@ from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
 from ..access import current_user
 from ..api.submission import add_trainings, confined
-from ..library.training_form import GROUPS, FormCheck, check_form, filled, past_speed
+from ..library.training_form import GROUPS, FormCheck, check_form, device_choices, device_title, filled, past_speed
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
@@ -67,7 +67,7 @@ class TrainForm:
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
             Fragment(
-                render("train_form.html", groups=GROUPS, values=self.values, lists=lists, wrong=""),
+                render("train_form.html", groups=GROUPS, values=self.values, lists=lists, wrong="", **self._devices()),
                 on={"changed": self._changed},
             )
             with ui.element("aside"):
@@ -82,6 +82,14 @@ class TrainForm:
                         self.rates = Chart(_rate_chart(check), 140)
         ui.context.client.on_connect(lambda: self._foresee(check))
 
+    def _devices(self) -> dict[str, Any]:
+        """The devices of the form, and what is said of them."""
+        gpus = self.studio.queue.gpus()
+        said = (
+            "A GPU is the next free one, unless it has a number" if gpus else "This machine has no GPU that weft finds"
+        )
+        return {"devices": device_choices(gpus, self.values.get("device", "")), "device_help": said}
+
     def _check(self, values: dict[str, str]) -> FormCheck:
         """Check the form; a preview reads no more of the server than a training may."""
         return check_form(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
@@ -90,7 +98,8 @@ class TrainForm:
         known = None if check.settings is None else self.studio.previews.known(check.settings)
         preview, why = (known, "") if isinstance(known, TrainingPreview) else (None, known)
         speed = None if check.settings is None else past_speed(self.studio.index.rows(), check.settings)
-        return render("train_forecast.html", check=check, preview=preview, why=why, speed=speed)
+        device = "" if check.settings is None else device_title(check.settings["device"])
+        return render("train_forecast.html", check=check, preview=preview, why=why, speed=speed, device=device)
 
     def _augmented(self, check: FormCheck) -> str:
         known = None if check.settings is None else self.studio.previews.known(check.settings)

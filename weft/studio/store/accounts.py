@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from ...errors import RunError, UserError
 from ...hints import nearest
+from ...jobs.quotas import JobQuota
 from .database import Database
 from .records import record
 from .tables import LoginRow, UserRow
@@ -41,14 +42,20 @@ class Quota:
     gpu_jobs: int | None = None
     cpu_jobs: int | None = None
     disk_bytes: int | None = None
+    waiting_jobs: int | None = None
 
     def __str__(self) -> str:
         """
-        >>> print(Quota(gpu_jobs=1, disk_bytes=150 * 10**9))
-        1 GPU job, any CPU jobs, 150 GB
+        >>> print(Quota(gpu_jobs=1, disk_bytes=150 * 10**9), Quota(waiting_jobs=1), sep="; ")
+        1 GPU job, any CPU jobs, 150 GB; any GPU jobs, any CPU jobs, any disk space, 1 waiting job
         """
         disk = "any disk space" if self.disk_bytes is None else f"{self.disk_bytes / 1e9:.6g} GB"
-        return f"{_jobs('GPU', self.gpu_jobs)}, {_jobs('CPU', self.cpu_jobs)}, {disk}"
+        waiting = "" if self.waiting_jobs is None else f", {_jobs('waiting', self.waiting_jobs)}"
+        return f"{_jobs('GPU', self.gpu_jobs)}, {_jobs('CPU', self.cpu_jobs)}, {disk}{waiting}"
+
+    def of_jobs(self) -> JobQuota:
+        """What the queue of jobs respects of it."""
+        return JobQuota(self.gpu_jobs, self.cpu_jobs, self.waiting_jobs)
 
 
 def _jobs(kind: str, count: int | None) -> str:
@@ -129,13 +136,14 @@ class Accounts:
 
     def set_quota(self, name: str, quota: Quota, by: str = LOCAL) -> Account:
         """Limit what a person may use at the same time."""
-        for field in ("gpu_jobs", "cpu_jobs", "disk_bytes"):
+        for field in ("gpu_jobs", "cpu_jobs", "disk_bytes", "waiting_jobs"):
             value = getattr(quota, field)
             if value is not None and value < 0:
                 raise UserError("studio", f"a quota of 0 or more is required, got {field}={value}.")
         with self.database.writing() as session:
             row = _find(session, name)
             row.gpu_jobs, row.cpu_jobs, row.disk_bytes = quota.gpu_jobs, quota.cpu_jobs, quota.disk_bytes
+            row.waiting_jobs = quota.waiting_jobs
             record(session, by, "set quota", f"{row.name}: {quota}")
             return _account(row)
 
@@ -219,5 +227,5 @@ def _admins(session: Session) -> int:
 
 
 def _account(row: UserRow) -> Account:
-    quota = Quota(row.gpu_jobs, row.cpu_jobs, row.disk_bytes)
+    quota = Quota(row.gpu_jobs, row.cpu_jobs, row.disk_bytes, row.waiting_jobs)
     return Account(row.name, checked_role(row.role), row.disabled, row.created, row.last_seen, quota)

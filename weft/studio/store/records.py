@@ -33,6 +33,7 @@ SETTINGS: Mapping[str, Setting] = {
     "token_days": Setting(_days, 90, "days that a new API token lasts, unless its owner says otherwise", "Signing in"),
     "gpu_jobs": Setting(count, None, "GPU jobs at once of an account without a quota of its own", "Quotas"),
     "cpu_jobs": Setting(count, None, "CPU jobs at once of an account without a quota of its own", "Quotas"),
+    "waiting_jobs": Setting(count, None, "waiting jobs of an account without a quota of its own", "Quotas"),
     "disk_gb": Setting(count, None, "gigabytes of an account without a quota of its own", "Quotas"),
     "audit_days": Setting(_days, 365, "days that the log of changes is kept", "Log"),
 }

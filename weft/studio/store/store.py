@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import update
 
+from ...errors import RunError
+from ...jobs.queue import JobQueue
+from ...jobs.quotas import write_quotas
 from ..keys import private_folder
 from .accounts import Accounts, Quota
 from .credentials import DAY, Credentials, StudioUser, digest
@@ -31,8 +34,9 @@ def database_url(runs: Path, url: str | None = None) -> str:
 class AccountStore:
     """The accounts, sessions, tokens, settings and the log of a studio."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, queue: Path | None = None) -> None:
         self.database = Database(url)
+        self._queue = queue  # folder of the queue of jobs that is told the quotas
         self.accounts = Accounts(self.database)
         self.credentials = Credentials(self.database)
         self.audit = AuditLog(self.database)
@@ -83,13 +87,13 @@ class AccountStore:
 
     def quota(self, name: str) -> Quota:
         """What a person may use at the same time: their own quota, else that of the settings."""
-        own, common = self.accounts.get(name).quota, self.settings.all()
-        disk = None if common["disk_gb"] is None else common["disk_gb"] * 10**9
-        return Quota(
-            common["gpu_jobs"] if own.gpu_jobs is None else own.gpu_jobs,
-            common["cpu_jobs"] if own.cpu_jobs is None else own.cpu_jobs,
-            disk if own.disk_bytes is None else own.disk_bytes,
-        )
+        return _filled(self.accounts.get(name).quota, self.settings.all())
+
+    def publish_quotas(self) -> None:
+        """Tell the queue of jobs what people may use, if that has changed."""
+        if self._queue is not None:
+            common = self.settings.all()
+            write_quotas(self._queue, {one.name: _filled(one.quota, common).of_jobs() for one in self.accounts.all()})
 
     def _note(self, user: StudioUser | None) -> StudioUser | None:
         if user is not None:
@@ -160,14 +164,26 @@ class AccountStore:
         while not self._ended.wait(PERIOD):
             try:
                 self.flush()
+                self.publish_quotas()  # they may have been changed by another process
                 if time.monotonic() - cleaned > 3600 or not cleaned:
                     cleaned = time.monotonic()
                     self.credentials.forget_expired()
                     self.audit.forget(time.time() - self.settings["audit_days"] * DAY)
-            except DatabaseUnavailable:  # kept, and stored the next time
+            except (DatabaseUnavailable, RunError):  # kept, and stored the next time
                 continue
 
 
 def open_store(runs: Path, url: str | None = None) -> AccountStore:
-    """The store of the studio of a folder of runs."""
-    return AccountStore(database_url(runs, url))
+    """The store of the studio of a folder of runs. The queue of its jobs respects the quotas of the accounts."""
+    return AccountStore(database_url(runs, url), JobQueue(runs).folder)
+
+
+def _filled(own: Quota, common: Mapping[str, Any]) -> Quota:
+    """A quota of an account; what it does not limit is limited as the settings say."""
+    disk = None if common["disk_gb"] is None else common["disk_gb"] * 10**9
+    return Quota(
+        common["gpu_jobs"] if own.gpu_jobs is None else own.gpu_jobs,
+        common["cpu_jobs"] if own.cpu_jobs is None else own.cpu_jobs,
+        disk if own.disk_bytes is None else own.disk_bytes,
+        common["waiting_jobs"] if own.waiting_jobs is None else own.waiting_jobs,
+    )

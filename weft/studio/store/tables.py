@@ -35,6 +35,7 @@ class UserRow(Tables):
     gpu_jobs: Mapped[int | None] = mapped_column(Integer)  # at once
     cpu_jobs: Mapped[int | None] = mapped_column(Integer)
     disk_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    waiting_jobs: Mapped[int | None] = mapped_column(Integer)
 
 
 class LoginRow(Tables):

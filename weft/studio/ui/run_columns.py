@@ -8,7 +8,7 @@ from typing import Any
 
 from ...jobs.schema import as_text
 from ...jobs.settings import OF_ONE_RUN
-from ..library.runs import RunRow
+from ..library.runs import RUNNING, RunRow
 from .formats import duration, full_time, metric_name, metric_value, moment
 
 MOST_COLUMNS = 40  # that a table shows
@@ -55,6 +55,11 @@ def _setting(name: str) -> Column:
     return Column(SETTING + name, name, value, lambda v: "–" if v is None else as_text(v), True)
 
 
+def _finished(row: RunRow) -> float | None:
+    """When a run ended; one that runs has not."""
+    return None if row.status == RUNNING else row.ended or row.started
+
+
 _FACTS = (
     Column("name", "Name", lambda row: row.name),
     Column("status", "Status", lambda row: row.status),
@@ -64,7 +69,7 @@ _FACTS = (
 _LATER = (
     Column("trend", "Trend", lambda row: None, sortable=False),
     Column("seconds", "Duration", lambda row: row.seconds, duration, True),
-    Column("ended", "Finished", lambda row: row.ended or row.started, moment, hint=lambda row: full_time(row.ended)),
+    Column("ended", "Finished", _finished, moment, hint=lambda row: full_time(_finished(row))),
     Column("started", "Started", lambda row: row.started, moment, hint=lambda row: full_time(row.started)),
     Column("epochs", "Epochs", lambda row: row.epochs, str, True),
     Column("group", "Group", lambda row: row.annotations.group or None, lambda v: v or "–"),

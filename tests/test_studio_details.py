@@ -1,0 +1,98 @@
+"""Details of pages: a missing batch, the device of the Train form, sweeps, when a run has finished, uploads behind a proxy, tabs on phones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nicegui")
+
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from weft.locks import one_writer
+from weft.studio.library.runs import RUNNING
+from weft.studio.library.training_form import GROUPS, check_form, device_choices
+from weft.studio.ui.rendering import render
+from weft.studio.ui.run_columns import all_columns
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
+    runs = tmp_path_factory.mktemp("details") / "runs"
+    make_run(runs, "done", [0.5, 0.9])
+    with served_studio(runs) as found, one_writer(make_run(runs, "still", [0.5], ended=False, epochs=4)):
+        found.studio.index.refresh()
+        yield found
+
+
+def test_a_missing_batch_is_not_found(local: LocalStudio) -> None:
+    answer = local.web.get("/classify/batches/77")
+    assert answer.status_code == 404
+    assert "There are no predictions 77." in answer.text
+
+
+def test_a_run_that_runs_has_not_finished(local: LocalStudio) -> None:
+    rows = {row.name: row for row in local.studio.index.rows()}
+    column = all_columns(list(rows.values()))["ended"]
+    assert rows["still"].status == RUNNING
+    assert (column.value(rows["still"]), column.hint(rows["still"])) == (None, "")  # type: ignore[misc]
+    assert column.value(rows["done"]) is not None
+    assert column.text(None) == "–"
+
+
+def test_devices_of_the_form_have_names() -> None:
+    form = render(
+        "train_form.html", groups=GROUPS, values={"device": "cuda"}, lists={}, wrong="", devices=device_choices([], "cuda"), device_help="x"
+    )  # fmt: skip
+    offered = re.findall(r'<option value="([^"]*)" (\w*)>([^<]+)<', form[form.index('name="device"') :])[:3]
+    assert offered == [("", "", "Default: CPU"), ("cpu", "", "CPU"), ("cuda", "selected", "GPU (CUDA)")]
+    assert "Cpu" not in form
+    assert re.findall(r"<legend[^>]*>([^<]+)", form) == [group.title for group in GROUPS]
+
+
+def test_a_sweep_says_what_it_varies(local: LocalStudio) -> None:
+    runs = str(local.studio.config.runs)
+    check = check_form({"data": "digits", "model": "mlp", "rate": "0.1, 0.03", "batch": "32,64"}, runs)
+    assert (check.runs, check.swept) == (4, (("Learning rate", "0.1, 0.03"), ("Batch size", "32, 64")))
+    panel = render("train_forecast.html", check=check, preview=None, why="", speed=None, device="CPU")
+    assert "Learning rate: 0.1, 0.03" in panel
+    assert "Train 4 runs" in panel
+
+
+def answering(status: int, body: str) -> Callable[[Any], None]:
+    return lambda route: route.fulfill(status=status, body=body, content_type="text/html")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser")
+def test_in_the_browser(local: LocalStudio) -> None:
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(local.way_in)
+        page.goto(f"{local.address}/runs/classify/done?tab=history")
+        tab = page.locator(".tabs > [aria-current]")
+        tab.wait_for()
+        assert tab.inner_text().startswith("History")
+        page.wait_for_function("document.querySelector('.tabs').scrollLeft > 0")
+        place = tab.bounding_box()
+        assert place is not None
+        assert 0 <= place["x"] <= 390 - place["width"]
+
+        page.goto(f"{local.address}/datasets/new?kind=upload")
+        answers = {
+            "**/api/v1/uploads/*/files/**": (502, "<html>Bad gateway</html>"),
+            "**/api/v1/uploads": (200, "<html>Sign in</html>"),
+        }
+        for path, (status, body) in answers.items():
+            page.route(path, answering(status, body))
+            chosen = {"name": "a.png", "mimeType": "image/png", "buffer": b"x"}
+            page.locator("[data-upload] input[type=file]").first.set_input_files([chosen])
+            said = page.locator(
+                "[data-said]", has_text=f"The server gave an answer ({status}) that the studio does not know"
+            )
+            said.wait_for()
+            assert page.locator("[data-upload]").get_attribute("data-state") == "failed"
+        assert errors == []
