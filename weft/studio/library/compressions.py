@@ -102,11 +102,11 @@ class Compressions:
         known = self._states.get(folder)
         if known is None or known[0] != seen:
             try:
-                found: Mapping[str, Any] | None = read_state(folder)
-                method_of(found["settings"])  # of a newer weft, or damaged: not shown
+                known = seen, read_state(folder)
+                method_of(known[1]["settings"])  # of a newer weft, or damaged: not shown
             except WeftError:
-                found = None
-            known = self._states[folder] = seen, found
+                known = seen, None
+            self._states[folder] = known
         return known[1]
 
     def source(self, row: RunRow) -> RunRow | None:
