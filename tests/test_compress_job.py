@@ -286,5 +286,5 @@ def test_a_point_is_kept_as_a_run_of_its_own(small: Path, capsys: pytest.Capture
 def test_a_stopped_compression_resumes_as_a_compression(small: Path, runs: Path) -> None:
     job = resume_run(JobQueue(runs), small)
     assert (job.kind, job.settings["target"]) == ("compress", "size=12x")
-    with pytest.raises(weft.UserError, match="no epochs of its own"):
+    with pytest.raises(weft.UserError, match="a training is required to add epochs to"):
         resume_run(JobQueue(runs), small, epochs=99)
