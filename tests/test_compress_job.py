@@ -14,6 +14,7 @@ from weft.jobs import JobQueue, replay, submit_compression, train
 from weft.jobs.compression import compress, resume_compression
 from weft.jobs.compression_settings import COMPRESSION, target_of
 from weft.jobs.compression_state import keep_point, read_state
+from weft.jobs.compression_steps import SWEPT, VALUE_STEPS, StepContext, without_channels
 from weft.jobs.events import Event
 from weft.jobs.find_predictor import find_predictor
 from weft.jobs.kinds import work_of
@@ -196,15 +197,11 @@ def test_targets_are_written_as_commands_write_them() -> None:
     assert str(target_of("device=cuda:1")) == "device=cuda:1"
 
 
-@pytest.mark.parametrize(
-    ("method", "given"),
-    [("channels,low_rank,prune,int8,huffman", {"density": 0.3, "energy": 0.8}), ("fixed:6", {})],
-)  # fmt: skip
 def test_methods_that_change_layers_give_runs_like_any_other(
-    runs: Path, method: str, given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = method.partition(",")[0].replace(":", "")
-    folder = compress(settings(runs, method=method, name=name, epochs=1, **given))
+    given = {"method": "channels,low_rank,prune,int8,huffman", "density": 0.3, "energy": 0.8, "epochs": 1}
+    folder = compress(settings(runs, name="rewritten", **given))
     state = read_state(folder)
     (point,) = state["points"]
     assert point["ratio"] > 3
@@ -218,6 +215,31 @@ def test_methods_that_change_layers_give_runs_like_any_other(
     np.testing.assert_array_equal(weft.jit(packed)(x).numpy(), weft.jit(whole)(x).numpy())
     assert cli.main(["compress", str(folder), "--report"]) == 0
     assert "layers.1.layers.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("step", "share", "trainings", "distinct"),
+    [("channels", 0.5, 2, None), ("low_rank", 0.5, 1, None), ("prune", 0.1, 2, None), ("share", 3, 1, 8), ("int8", 8, 1, 255), ("fixed", 5, 1, 32)],
+)  # fmt: skip
+def test_each_step_changes_the_network_and_trains_it(
+    step: str, share: float, trainings: int, distinct: int | None
+) -> None:
+    weft.seed(0)
+    model = weft.nn.Sequential(weft.nn.Linear(20, 40, activation="relu"), weft.nn.Linear(40, 5))
+    x = weft.random.normal((8, 20))
+    before, told = model(x).numpy(), list[str]()
+    context = StepContext({}, x, lambda: x, lambda network, name, what, has_values: told.append(name))
+    if distinct is None:
+        SWEPT[step](context, model, share, "1", 2)
+    else:
+        VALUE_STEPS[step](context, model, int(share), "1")
+        assert len(np.unique(model.layers[0].weight.numpy())) <= distinct
+    assert len(told) == len(set(told)) == trainings
+    assert told[0].startswith(f"{step}-1")
+    if step == "channels":
+        without_channels(context, model)
+        assert model.layers[0].weight.shape == (20, 20)
+    assert not np.array_equal(model(x).numpy(), before)
 
 
 def test_a_speed_is_reached_by_removing_channels_and_resumes_exactly(
@@ -264,5 +286,5 @@ def test_a_point_is_kept_as_a_run_of_its_own(small: Path, capsys: pytest.Capture
 def test_a_stopped_compression_resumes_as_a_compression(small: Path, runs: Path) -> None:
     job = resume_run(JobQueue(runs), small)
     assert (job.kind, job.settings["target"]) == ("compress", "size=12x")
-    with pytest.raises(weft.UserError, match="no epochs of its own"):
+    with pytest.raises(weft.UserError, match="a training is required to add epochs to"):
         resume_run(JobQueue(runs), small, epochs=99)

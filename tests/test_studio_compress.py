@@ -125,7 +125,7 @@ def test_points_are_judged_by_what_was_asked() -> None:
     assert (swept.point(None) or {})["number"] == 2, "the smallest that is good enough is shown first"
     sized = view_of(*points, target="size=15x")
     assert [row.state for row in point_rows(sized)] == ["Good enough", "Too large", "Too large"]
-    assert said_of_target(view_of(points[2])) == "No point yet: at most 1 points lost."
+    assert said_of_target(view_of(points[2])) == "No point yet: at most 1 point lost."
     tiles = {tile.title: (tile.number + tile.unit, tile.context) for tile in compression_tiles(swept, points[1])}
     assert tiles["Size, point 2"] == ("4.0kB", "10.0 times smaller, was 40.0 kB")
     assert tiles["Validation accuracy"] == ("97.5%", "− 0.50 points of 98.0 %")

@@ -21,7 +21,7 @@ def compress(words: Sequence[str]) -> None:
 
     Weights are pruned in steps with training in between, then shared (each is one of a few values, which are trained), then entropy coded. The
     result is a run of its own, with the small program in packed.weft; the original stays as it is. target=error=+0.1% prunes as long as
-    the error rises by no more than that. Without a target several densities are tried, and compression.html shows size, error and latency
+    the error rises by no more than that, target=speed=3x removes channels until the program is fast enough. Without a target several densities are tried, and compression.html shows size, error and latency
     of each. weft resume continues a compression that was stopped. --report prints the table of layers of a compressed run; keep=2
     copies its second point into a run of its own.
     """

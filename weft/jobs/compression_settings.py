@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..errors import UserError
 from ..packing.packed_tensors import Coder
-from .schema import Setting, count, flag, fraction, not_negative, number, positive, seed
+from .schema import Setting, count, flag, not_negative, number, positive, seed
 from .settings import DEVICE
 
 STRUCTURE = ("channels", "low_rank", "prune")  # what is left of the layers: several of them, in this order
@@ -26,6 +26,12 @@ def densities(text: str) -> tuple[float, ...]:
     return found
 
 
+def kept_share(text: str) -> float:
+    if not 0.0 < number(text) <= 1.0:
+        raise ValueError("it must be above 0 and up to 1")
+    return number(text)
+
+
 def bits(text: str) -> int:
     if count(text) > 8:
         raise ValueError("it must be 1 to 8")
@@ -38,8 +44,8 @@ COMPRESSION: dict[str, Setting] = {
     "target": Setting(str, None, "size=20x, error=+0.1%, speed=3x or device=cuda; default: a sweep with a Pareto page", "method"),
     "density": Setting(densities, None, "share that the last of channels, low_rank and prune keeps (of weights: in the largest layer); several are a sweep", "method"),
     "bits": Setting(bits, 5, "bits of shared weights: 2^bits - 1 values a layer, and zero", "method"),
-    "width": Setting(fraction, 0.5, "share of channels that is kept, if another step follows that is swept", "method"),
-    "energy": Setting(fraction, 0.9, "share of the squared norm that low_rank keeps, if pruning follows", "method"),
+    "width": Setting(kept_share, 0.5, "share of channels that is kept, if another step follows that is swept", "method"),
+    "energy": Setting(kept_share, 0.9, "share of the squared norm that low_rank keeps, if pruning follows", "method"),
     "half": Setting(flag, True, "store biases and centroids as float16", "method"),
 
     "steps": Setting(count, 3, "steps of gradual pruning before a point", "training"),

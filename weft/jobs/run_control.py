@@ -51,9 +51,7 @@ def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None, owner: 
     kind, settings = TRAIN, settings_of("resume", folder)
     if is_compression(folder):
         if epochs is not None:
-            raise UserError(
-                "runs", f"a compression has no epochs of its own to add to, got epochs={epochs} for {folder.name}."
-            )
+            raise UserError("runs", f"a training is required to add epochs to, got the compression {folder.name}.")
         kind, settings = COMPRESS, read_state(folder)["settings"]
     if epochs is not None:
         if epochs <= settings["epochs"]:

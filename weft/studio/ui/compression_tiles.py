@@ -98,7 +98,7 @@ def wanted_text(view: CompressionView) -> str:
     if target is not None and target.what in ("size", "speed"):
         return f"{target.value:g} times {'smaller' if target.what == 'size' else 'as fast'}"
     lost = target.value if target is not None and target.what == "error" else float(view.settings.get("tolerance") or 0)
-    return f"at most {lost:g} points lost"
+    return f"at most {lost:g} {'point' if lost == 1 else 'points'} lost"
 
 
 def said_of_target(view: CompressionView) -> str:
