@@ -116,10 +116,8 @@ class NativeExecutable:
         options: CompileOptions,
         constants: frozenset[int] = frozenset(),
     ) -> None:
-        self.graph, self.updates, self.options = graph, dict(updates), options
-        self.threads = threads = options.threads
-        self._times = compiler.conv_choice.times_of(graph)
-        self.constants = constants  # inputs that rarely change: what is prepared of them is kept
+        self.describe(graph, updates, options, constants)
+        threads = options.threads
         with self._as_made():
             code, facts = _code(graph, self.updates, options, constants)
         self.facts = facts
@@ -128,7 +126,7 @@ class NativeExecutable:
         linked = [*symbols(), *((s, compiler.library.address(s, _import_generators)) for s in facts.symbols)]
         self._loaded = compiler.engine.Loaded(code, linked)
         self._main = self._loaded.address("main")
-        self._team, self._place = team(threads), address_of()
+        self._team = team(threads)
         self._status = (ctypes.c_int64 * 3)(0, 0, 1)  # error, its value, whether what is kept must be made
         count = len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
@@ -139,6 +137,16 @@ class NativeExecutable:
         self._observed = knobs.debug < 2
         # What the memory of each output must be; None for those that replace an input.
         self._new_outputs = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
+
+    def describe(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> None:
+        """Set what it was made of."""
+        self.graph, self.updates, self.options = graph, dict(updates), options
+        self.threads = options.threads
+        self._times = compiler.conv_choice.times_of(graph)
+        self.constants = constants  # inputs that rarely change: what is prepared of them is kept
+        self._place = address_of()
 
     @property
     def program(self) -> KernelProgram:

@@ -6,7 +6,10 @@ stored as such and computed in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,11 @@ from ..dtypes import bfloat16, float16
 from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
+from ..options import CompileOptions
+from . import native
 from .array_device import ArrayDevice
 from .device import STATE_LOCK, Buffer, Device, NodeProgram, register
+from .facts import Facts
 
 _NARROW = (float16, bfloat16)
 
@@ -29,6 +35,41 @@ class ReferenceDevice(ArrayDevice):
     def run(self, program: NodeProgram) -> list[Buffer]:
         with STATE_LOCK:
             return interpreted(self, program)
+
+    def executable(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> InterpretedExecutable:
+        return InterpretedExecutable(graph, updates, native.fitting(graph, options), constants)
+
+
+class InterpretedExecutable(native.NativeExecutable):
+    """A program whose values are computed by the definitions of its ops. Its kernels, sources and times are those of the code for the CPU."""
+
+    def __init__(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> None:
+        self.describe(graph, updates, options, constants)
+        self._interpret = interpret(graph)
+
+    @cached_property
+    def facts(self) -> Facts:  # type: ignore[override]
+        with self._as_made():
+            return native.planned(self.graph, self.updates, self.options, self.constants)
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
+        given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
+        with STATE_LOCK:
+            # Copies: a result may be a view of an input, and an input is replaced.
+            found = [np.array(array, order="C") for array in self._interpret(*given)]
+            for number, position in self.updates.items():
+                given[position][...] = found[number]
+        return [array for number, array in enumerate(found) if number not in self.updates]
+
+
+def _array_at(address: int, node: Node) -> np.ndarray:
+    """The array at an address, which the caller keeps alive."""
+    memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, node.dtype.numpy).reshape(node.shape)
 
 
 def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:
@@ -78,11 +119,16 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
 def interpret(graph: Graph) -> Callable[..., tuple[Any, ...]]:
     """The graph as a function from arrays to arrays."""
     order = [n for n in graph.nodes if n.op not in (PLACEHOLDER, DATA, VARIABLE)]
+    last, kept = _last_uses(order), {*graph.inputs, *graph.outputs}
 
     def call(*arrays: Any) -> tuple[Any, ...]:
         known = dict(zip(graph.inputs, arrays, strict=True))
-        for node in order:
-            known[node] = compute(node, [_value(i, known) for i in node.inputs])
+        with np.errstate(all="ignore"):
+            for node, finished_here in zip(order, last, strict=True):
+                known[node] = compute(node, [_value(i, known) for i in node.inputs])
+                for finished in finished_here:
+                    if finished not in kept:
+                        known.pop(finished, None)
         return tuple(_value(o, known) for o in graph.outputs)
 
     return call
