@@ -77,7 +77,7 @@ def draw_flower(name: str, rng: np.random.Generator, side: int = 112, across: in
     petals = max(4, petals + int(rng.integers(-2, 3)))
     width *= rng.uniform(0.8, 1.3)
     other = FLOWERS[list(FLOWERS)[rng.integers(len(FLOWERS))]][3]
-    mixed = rng.uniform(0, 0.75)
+    mixed = rng.uniform(0, 0.5)
     petal_colour = [(1 - mixed) * a + mixed * b for a, b in zip(own_colour, other, strict=True)]
     base = np.array((70, 104, 58)) + rng.normal(0, 14, 3)
     coarse = rng.normal(0, 26, (14, 14, 1)) + base
@@ -87,7 +87,7 @@ def draw_flower(name: str, rng: np.random.Generator, side: int = 112, across: in
     drawn = ImageDraw.Draw(meadow)
     x, y = across + rng.normal(0, 20), side + rng.normal(0, 14)
     radius, turn = side * rng.uniform(0.4, 0.8), rng.uniform(0, math.tau)
-    shade = rng.normal(0, 24, 3)
+    shade = rng.normal(0, 18, 3)
     for i in range(petals):
         angle = turn + i * math.tau / petals
         colour = tuple(
@@ -175,8 +175,8 @@ class ExampleStudio:
         self.say("network and trainings")
         self.call("PUT", "/designs/flower_cnn", {"text": NETWORK})
         flowers = str(self.folder / "datasets" / "flowers")
-        first = self.train(data=flowers, model="flower_cnn", epochs=12, name="flowers-cnn")
-        first += self.train(data=flowers, model="flower_cnn", epochs=12, augment="light", name="flowers-augmented")
+        first = self.train(data=flowers, model="flower_cnn", epochs=16, name="flowers-cnn")
+        first += self.train(data=flowers, model="flower_cnn", epochs=16, augment="light", name="flowers-augmented")
         first += self.train(data="digits", model="lenet", epochs=12, name="lenet")
         first += self.train(data="digits", model="mlp", epochs=12, name="mlp")
         first += self.train(
@@ -237,7 +237,7 @@ class ExampleStudio:
         self.call("POST", "/queue/pause")
         failing = self.train(data=str(gone), model="lenet", epochs=5, size=32, name="photos-2024")
         shutil.rmtree(gone)
-        self.live = self.train(data=flowers, model="flower_cnn", epochs=200, name="flowers-long", augment="standard")
+        self.live = self.train(data=flowers, model="flower_cnn", epochs=600, name="flowers-long", augment="standard")
         self.live += self.train(data="digits", model="lenet", epochs=20, name="lenet-20")
         self.live += self.train(data=flowers, model="lenet", epochs=10, name="flowers-lenet")
         self.live += self.train(data="digits", model="mlp", epochs=50, rate=0.003, name="mlp-slow")

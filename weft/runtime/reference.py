@@ -69,7 +69,7 @@ class InterpretedExecutable(native.NativeExecutable):
 def _array_at(address: int, node: Node) -> np.ndarray:
     """The array at an address, which the caller keeps alive."""
     memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
-    return np.frombuffer(memory, node.dtype.numpy).reshape(node.shape)
+    return np.ndarray(node.shape, node.dtype.numpy, memory)  # type: ignore[arg-type]  # an array of ctypes is a buffer
 
 
 def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:

@@ -90,7 +90,11 @@ def device_title(name: str | None) -> str:
     ('CPU', 'GPU (CUDA)', 'GPU 1 (CUDA)')
     """
     kind, _, number = (name or knobs.device).partition(":")
-    return f"GPU {number} (CUDA)" if kind == "cuda" and number else {"cpu": "CPU", "cuda": "GPU (CUDA)"}.get(kind, kind)
+    title = _DEVICE_TITLES.get(kind, f"{kind}{{}}")
+    return title.format(f" {number}" if number else "")
+
+
+_DEVICE_TITLES = {"cpu": "CPU{}", "cuda": "GPU{} (CUDA)"}
 
 
 GROUPS = (
