@@ -251,5 +251,6 @@ class ExampleStudio:
     def stop(self) -> None:
         """End what runs: trainings outlive the studio."""
         for number in reversed(self.live):
-            self.call("POST", f"/jobs/{number}/stop")
+            if self.call("GET", f"/jobs/{number}")["state"] in ("waiting", "running"):
+                self.call("POST", f"/jobs/{number}/stop")
         self.wait(*self.live, ended=("done", "stopped"))
