@@ -252,7 +252,9 @@ def test_borders_of_any_number(shape, filters, how, threads: int) -> None:
         rounded = weft.jit(
             lambda x: weft.requantize(bordered(x, held, border, **how), 1e-3)
         )  # streamed to the epilogue
-        np.testing.assert_array_equal(rounded(x).numpy(), np.clip(np.rint(expected * np.float32(1e-3)), -128, 127))
+        np.testing.assert_array_equal(
+            rounded(x).numpy(), np.clip(np.rint(expected.astype(np.float32) * np.float32(1e-3)), -128, 127)
+        )
 
 
 @pytest.mark.skipif(host().dot != "dotprod", reason="a CPU with sdot is required")
