@@ -22,13 +22,14 @@ from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.commands import Copy
 from weft.compiler.gpu.contraction import write_contraction
 from weft.compiler.gpu.kernels import write_kernel
-from weft.compiler.gpu.program import LANES, commands
+from weft.compiler.gpu.program import LANES, LOWERINGS, commands
 from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.nest import ready
 from weft.compiler.ir.program import FRAME_RESERVED, KernelProgram
 from weft.compiler.ir.storage import ARENA, Slot
+from weft.compiler.passes.decompose import decompose
 from weft.compiler.planning.fuse import fuse
 from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
@@ -214,7 +215,7 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a graph: by emitted kernels where there are some, otherwise by definition."""
-    graph = applied(graph)
+    graph = applied(decompose(graph, LOWERINGS.lowers))
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
         if kernel.anchor is not None and kernel.anchor.op.own_kernels:

@@ -73,7 +73,14 @@ def generated(
     top_p: float | None = None,
     seed: int = 0,
 ) -> Iterator[str]:
-    """The characters that `generate` puts after the prompt, one by one as they are sampled."""
+    """The characters that `generate` puts after the prompt, one by one as they are sampled.
+
+    >>> from weft import zoo
+    >>> text = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
+    >>> network = zoo.char_lstm(3, 4, layers=1)
+    >>> "ab" + "".join(generated(network, text, "ab", 5)) == generate(network, text, "ab", 5)
+    True
+    """
     _check(prompt, length, temperature, top, top_p)
     ids, stream = text.encode(prompt), Generator(seed)
 

@@ -6,12 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
 
 from ...errors import WeftError
 from ..library.usable import usable_network
@@ -45,6 +46,9 @@ class TextToContinue(BaseModel):
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed writes the same text")
 
 
+_Found = asyncio.Queue[str | WeftError | None]  # characters, then an error, or None at the end
+
+
 def router(studio: Studio) -> APIRouter:
     """The route /networks/{run}/text."""
     routes = APIRouter(prefix="/networks", tags=["networks"])
@@ -68,24 +72,40 @@ def router(studio: Studio) -> APIRouter:
         characters = await asyncio.to_thread(_characters, studio, network.path, checkpoint, asked)
         if not free.acquire(blocking=False):
             raise HTTPException(503, f"{AT_ONCE} texts are being written already. Try again in a moment.")
-        return StreamingResponse(
-            _events(characters, free), media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        found, gone = _Found(), threading.Event()
+        _sample(characters, found, gone, free)
+        return _TextResponse(
+            _events(found), gone, media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )  # fmt: skip
 
     return routes
 
 
-def _characters(studio: Studio, path: Any, checkpoint: str, asked: TextToContinue) -> Iterator[str]:
+class _TextResponse(StreamingResponse):
+    """A stream that says when it is over, also if the client has gone: then nobody closes the events."""
+
+    def __init__(self, events: AsyncIterator[str], gone: threading.Event, **more: Any) -> None:
+        super().__init__(events, **more)
+        self.gone = gone
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.gone.set()
+
+
+def _characters(studio: Studio, path: Any, checkpoint: str, asked: TextToContinue) -> Generator[str]:
     """The characters to come. Prompts with unknown characters are refused here, before the answer begins."""
     return studio.networks.get(path, checkpoint, for_text=True).characters(
         asked.prompt, asked.length, temperature=asked.temperature, top=asked.top_k, top_p=asked.top_p, seed=asked.seed
     )
 
 
-async def _events(characters: Iterator[str], free: threading.BoundedSemaphore) -> AsyncIterator[str]:
-    """The characters as events. A thread samples them, and ends when the client has gone."""
-    loop, found = asyncio.get_running_loop(), asyncio.Queue[str | WeftError | None]()
-    gone, started, count = threading.Event(), time.monotonic(), 0
+def _sample(characters: Generator[str], found: _Found, gone: threading.Event, free: threading.BoundedSemaphore) -> None:
+    """Sample the characters in a thread, which ends when the client has gone."""
+    loop = asyncio.get_running_loop()
 
     def send(one: str | WeftError | None) -> None:
         loop.call_soon_threadsafe(found.put_nowait, one)
@@ -100,25 +120,28 @@ async def _events(characters: Iterator[str], free: threading.BoundedSemaphore) -
         except WeftError as error:
             send(error)
         finally:
+            characters.close()  # who waits for the network goes on
             free.release()
 
     threading.Thread(target=sample, name="weft-studio-text", daemon=True).start()
-    try:
-        while True:
-            parts, end = await _gathered(found)
-            count += len(parts)
-            if parts:
-                yield _event("text", text=parts)
-            if end is not None:
-                break
-        failed = isinstance(end, WeftError)
-        seconds = round(time.monotonic() - started, 3)
-        yield _event("error", message=end.message) if failed else _event("done", characters=count, seconds=seconds)  # type: ignore[union-attr]
-    finally:
-        gone.set()
 
 
-async def _gathered(found: asyncio.Queue[str | WeftError | None]) -> tuple[str, WeftError | bool | None]:
+async def _events(found: _Found) -> AsyncIterator[str]:
+    """The characters as events."""
+    started, count = time.monotonic(), 0
+    end: WeftError | bool | None = None
+    while end is None:
+        parts, end = await _gathered(found)
+        count += len(parts)
+        if parts:
+            yield _event("text", text=parts)
+    if isinstance(end, WeftError):
+        yield _event("error", message=end.message)
+    else:
+        yield _event("done", characters=count, seconds=round(time.monotonic() - started, 3))
+
+
+async def _gathered(found: _Found) -> tuple[str, WeftError | bool | None]:
     """All characters that wait, at least one; then the error, True at the end, or None."""
     one, parts = await found.get(), ""
     while isinstance(one, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,13 @@ class LoadedNetwork:
             for one in pixels
         ], milliseconds
 
-    def characters(self, prompt: str, length: int, **settings: Any) -> Iterator[str]:
-        """The characters after a prompt, as `weft.train.generated` samples them; others who use the network wait meanwhile."""
+    def characters(self, prompt: str, length: int, **settings: Any) -> Generator[str]:
+        """The characters after a prompt, as `weft.train.generated` samples them. Others who use the network wait until it is closed."""
         text = self.predictor.text
         assert text is not None
         found = generated(self.predictor.model, text, prompt, length, **settings)  # what is wrong is said now
 
-        def alone() -> Iterator[str]:
+        def alone() -> Generator[str]:
             with self.lock:
                 self.used = time.time()
                 yield from found
