@@ -10,6 +10,8 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,22 @@ def _errors_without_source_text(request: pytest.FixtureRequest, monkeypatch: pyt
     from weft.errors import Source
 
     monkeypatch.setattr(Source, "__str__", lambda source: f"{os.path.basename(source.code.co_filename)}:{source.line}")
+
+
+@pytest.fixture
+def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of quantization are collected without compiling; the network itself is compiled."""
+    for name in ("observers", "quantization_report"):
+        monkeypatch.setattr(import_module(f"weft.compress.{name}"), "jit", lambda function: function)
+
+
+@pytest.fixture
+def interpreted(quick_calibration: None) -> Iterator[None]:
+    """Nothing is compiled: for tests of what is computed, not of how."""
+    from weft.knobs import knobs
+
+    with knobs.set(device="reference"):
+        yield
 
 
 _elsewhere = [0]  # checks of other processes, where tests are shared out to several

@@ -1,7 +1,5 @@
 """Fixed point: radix points by statistics; the network in integers against NumPy and against its emulation in float, to the bit."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -14,20 +12,6 @@ from weft.compress.integers import IntegerProduct
 from weft.compress.ranges import Values
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def quick_calibration(monkeypatch):
-    """Statistics are collected without compiling; the network itself is compiled."""
-    for name in ("observers", "quantization_report"):
-        monkeypatch.setattr(import_module(f"weft.compress.{name}"), "jit", lambda function: function)
-
-
-@pytest.fixture
-def interpreted(quick_calibration):
-    """Nothing is compiled: for tests of what is computed, not of how."""
-    with weft.knobs.set(device="reference"):
-        yield
 
 
 def network(activation: str | None = "relu") -> nn.Sequential:

@@ -1,7 +1,5 @@
 """Quantization: grids, ranges, fake quantization, folding and equalisation against NumPy; quantization-aware training resumes exactly."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -24,20 +22,6 @@ from weft.compress.grids import affine, symmetric
 from weft.compress.ranges import SHRINKS, Values, best_grid
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def quick_calibration(monkeypatch):
-    """Statistics are collected without compiling; the network itself is compiled."""
-    for name in ("observers", "quantization_report"):
-        monkeypatch.setattr(import_module(f"weft.compress.{name}"), "jit", lambda function: function)
-
-
-@pytest.fixture
-def interpreted(quick_calibration):
-    """Nothing is compiled: for tests of what is computed, not of how."""
-    with weft.knobs.set(device="reference"):
-        yield
 
 
 def convnet(norm: bool = True) -> nn.Sequential:
