@@ -1,5 +1,6 @@
 """Weights that layers share are pruned, shared, trained, quantized and packed as the one weight that they are."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,29 @@ def test_weights_that_are_not_finite_are_refused() -> None:
     model.encoder.weight.assign(weft.full((12, 12), np.nan))
     with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
         compress.prune(model, 0.5)
+
+
+class TiedWithNorm(nn.Module):
+    """A weight before a batch norm, and once more after it."""
+
+    def __init__(self, shared: str) -> None:
+        self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12)
+        self.norm, self.relu = nn.BatchNorm(12), nn.ReLU()
+        setattr(self.second, shared, getattr(self.first, shared))
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.relu(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("shared", ["weight", "bias"])
+@pytest.mark.parametrize("change", [compress.fold, compress.equalize], ids=["fold", "equalize"])
+def test_a_shared_parameter_is_not_scaled_for_one_of_its_layers(change: Callable[..., Any], shared: str) -> None:
+    weft.random.seed(0)
+    model = TiedWithNorm(shared)
+    model.first.bias.assign(weft.asarray(X[0]))
+    model.norm.scale.assign(weft.asarray(np.linspace(0.2, 3.0, 12).astype(np.float32)))
+    if change is compress.equalize:
+        model.norm = nn.Identity()
+    before = model.eval()(weft.asarray(X)).numpy().copy()
+    change(model, X)
+    np.testing.assert_allclose(model(weft.asarray(X)).numpy(), before, rtol=1e-4, atol=1e-5)

@@ -23,6 +23,7 @@ from ..ops.elementwise import maximum, minimum
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .connections import only_readers
 from .folding import PRODUCTS, can_scale, channel_axis, groups_of, set_tensor, set_weight
+from .layers import sharing_layers
 from .observers import ObservedPlace, observe
 from .taps import BEFORE
 
@@ -88,15 +89,15 @@ def _is_depthwise(layer: Any) -> bool:
 
 def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
     """Layers that follow each other, and the activation between them."""
-    readers = only_readers(model, example)
+    readers, sharing = only_readers(model, example), sharing_layers(model)
     pairs: list[tuple[Any, Module | None, Any]] = []
     for first, reader in readers.items():
         between = reader if isinstance(reader, ReLU | ReLU6 | ClippedReLU) else None
         second = readers.get(reader) if between is not None else reader
-        products = (
-            isinstance(first, PRODUCTS) and isinstance(second, PRODUCTS) and can_scale(first) and can_scale(second)
-        )
-        if products and _scales(first) and _fits(first, second):
+        if not (isinstance(first, PRODUCTS) and isinstance(second, PRODUCTS)):
+            continue
+        scalable = can_scale(first, sharing) and can_scale(second, sharing) and _scales(first)
+        if scalable and _fits(first, second):
             pairs.append((first, between, second))
     return pairs
 

@@ -19,6 +19,7 @@ from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
 from ..tensor import Tensor
 from .connections import only_readers
+from .layers import sharing_layers
 from .masks import Mask
 from .parametrize import is_parametrized, parametrization_of
 
@@ -29,9 +30,9 @@ _ACTIVATIONS = {ReLU: "relu", ReLU6: "relu6"}
 def fold(model: Module, example: Any, *, activations: bool = True) -> list[str]:
     """Fold batch norms (and ReLUs) into the layers before them; the paths of what was folded."""
     paths = {module: path for path, module in model.named_modules().items()}
-    readers, folded = only_readers(model, example), []
+    readers, folded, sharing = only_readers(model, example), [], sharing_layers(model)
     for layer, reader in readers.items():
-        if _takes(layer) and isinstance(reader, BatchNorm) and reader.track and can_scale(layer):
+        if _takes(layer) and isinstance(reader, BatchNorm) and reader.track and can_scale(layer, sharing):
             _fold_norm(layer, reader)
             folded.append(paths[reader])
             become_identity(reader)
@@ -52,9 +53,10 @@ def become_identity(layer: Module) -> None:
     layer.__class__ = Identity
 
 
-def can_scale(layer: Module) -> bool:
-    """Whether the weights of a channel can be multiplied by a factor: they are parameters, pruned or not, and not shared values."""
-    return not is_parametrized(layer, "weight") or isinstance(parametrization_of(layer, "weight"), Mask)
+def can_scale(layer: Module, sharing: set[Module]) -> bool:
+    """Whether the weights of a channel can be multiplied by a factor: they are parameters, pruned or not, of this layer alone, and not values of a codebook."""
+    plain = not is_parametrized(layer, "weight") or isinstance(parametrization_of(layer, "weight"), Mask)
+    return plain and layer not in sharing
 
 
 def set_weight(layer: Module, value: np.ndarray) -> None:

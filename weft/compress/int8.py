@@ -23,7 +23,7 @@ from .error_feedback import moments, rounded_weight
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_weight
 from .grids import Grid, check_bits
-from .layers import Weight, layers_of
+from .layers import Weight, layers_of, sharing_layers
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
@@ -89,6 +89,7 @@ def quantize(
     if weight_rounding not in ("nearest", "feedback"):
         raise UserError("quantize", f"weight_rounding must be 'nearest' or 'feedback', got {weight_rounding!r}.")
     inputs = moments(model, layers, batches) if weight_rounding == "feedback" else {}
+    sharing = sharing_layers(model)
     for path, block in blocks.items():
         values = seen[places[path]].values
         tap(block, before=FakeQuantize(best_grid("quantize", values, input_bits, activations, method, None, percent)))
@@ -101,7 +102,7 @@ def quantize(
             "quantize", _weights(layer.weight.numpy(), wide, weights), bits, weights, weight_method, wide
         )
         full = layer.weight.numpy()
-        if path in inputs and can_scale(layer):
+        if path in inputs and can_scale(layer, sharing):
             set_weight(layer, rounded_weight(full, chosen, inputs[path]))
         _quantize_layer(path, layer, grid, chosen, one, full if correct_bias else None)
     return quantization(model)

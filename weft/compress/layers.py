@@ -99,3 +99,13 @@ def layers_of(
     if not chosen:
         raise UserError(where, f"a network with {what} is required, got none.")
     return chosen
+
+
+def sharing_layers(model: Module) -> set[Module]:
+    """The layers that share a parameter, or what computes it, with another layer: what changes it for one changes it for the other."""
+    owners: dict[int, list[Module]] = {}
+    for layer in model.modules():
+        for value in vars(layer).values():
+            if isinstance(value, Tensor | Parametrization):
+                owners.setdefault(id(value), []).append(layer)
+    return {layer for several in owners.values() if len(several) > 1 for layer in several}
