@@ -25,15 +25,22 @@ class LateGpu:
         self.work: list[Callable[[], None]] = []
         self.copies: list[Callable[[], None]] = []
         self.rooms: list[np.ndarray] = []
+        self.freed: list[int] = []
 
     def allocate(self, nbytes: int) -> int:
+        """Like the driver's pool: memory that was freed is given out at once, although work before this point may still use it."""
+        if self.freed:
+            return self.freed.pop()
         self.rooms.append(np.zeros(nbytes, np.uint8))
         return int(self.rooms[-1].ctypes.data)
+
+    def free(self, address: int) -> None:
+        self.freed.append(address)
 
     def enter(self) -> None:
         pass
 
-    wait = free = unpin = lambda self, *_: None
+    wait = unpin = lambda self, *_: None
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.zeros(nbytes, np.uint8)
@@ -76,6 +83,23 @@ def test_rooms_for_arguments_are_filled_when_nobody_reads_them(copies_early: boo
         lane.done()
     gpu.run_work(len(gpu.work))
     assert seen == list(range(7))
+
+
+def test_the_first_copies_wait_for_work_that_used_their_memory_before() -> None:
+    gpu = LateGpu(copies_early=True)
+    nbytes, seen = SMALL + 4, list[int]()
+    for value in (101, 102):
+        room = gpu.allocate(nbytes)
+        ctypes.memset(room, value, nbytes)
+        gpu.work.append(lambda at=room: seen.append(ctypes.c_uint8.from_address(at).value))  # type: ignore[misc]
+    for room in gpu.rooms:
+        gpu.free(int(room.ctypes.data))
+    lane = DoubleBuffer(gpu, nbytes)  # type: ignore[arg-type]
+    for i in range(2):
+        lane.fill(np.full(nbytes, i, np.uint8))
+        lane.done()
+    gpu.run_work(len(gpu.work))
+    assert seen == [101, 102]
 
 
 def test_a_recorded_graph_is_let_go_when_it_has_run() -> None:

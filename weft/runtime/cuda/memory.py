@@ -120,7 +120,8 @@ class _UploadBuffer:
         self.memory = DeviceMemory(gpu, nbytes)
         self.host = PinnedMemory(gpu, nbytes) if nbytes > SMALL else None
         self.filled: Any = None
-        self.read: Any = None
+        # New memory may be what the pool took back from work that still runs: the first copy waits for that work, too.
+        self.read: Any = gpu.mark() if self.host is not None else None
 
 
 class PinnedMemory:
