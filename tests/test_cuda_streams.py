@@ -5,6 +5,7 @@ forgot to wait for something finds wrong values.
 """
 
 import ctypes
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from weft.runtime.cuda import executable
+from weft.runtime.cuda.driver import Gpu
 from weft.runtime.cuda.memory import SMALL, DoubleBuffer
 
 
@@ -100,6 +102,29 @@ def test_the_first_copies_wait_for_work_that_used_their_memory_before() -> None:
         lane.done()
     gpu.run_work(len(gpu.work))
     assert seen == [101, 102]
+
+
+class LoggingDriver:
+    """The driver's functions: each notes that it was called, and succeeds."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=0)
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[int, None]]:
+        return lambda *_: (self.called.append(name), (0, None))[1]
+
+
+def test_nothing_waits_while_work_is_recorded() -> None:
+    gpu = Gpu.__new__(Gpu)
+    gpu._api, gpu.lock, gpu._stream = LoggingDriver(), threading.RLock(), 0
+    gpu._recording, gpu._given_back, gpu._small, gpu._unpinned = False, [], set(), []
+    dropped = np.zeros(4, np.uint8)
+    gpu.record(lambda: (gpu.unpin(dropped), gpu.free(123)))  # type: ignore[arg-type, return-value, func-returns-value]
+    gpu.unpin(dropped)
+    freed = ["cuMemFreeAsync", "cuStreamSynchronize", "cuMemFreeHost"]
+    recorded = ["cuStreamBeginCapture", "cuStreamEndCapture", *freed, "cuGraphInstantiate", "cuGraphDestroy"]
+    assert gpu._api.called == [*recorded, "cuStreamSynchronize", "cuMemFreeHost"]
 
 
 def test_a_recorded_graph_is_let_go_when_it_has_run() -> None:

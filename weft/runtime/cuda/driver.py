@@ -79,6 +79,7 @@ class Gpu:
         self.lock = threading.RLock()  # held while a sequence of commands is enqueued
         self._recording = False
         self._given_back: list[int] = []  # while work was recorded
+        self._unpinned: list[np.ndarray] = []  # as well
         self._blocks: list[int] = []  # small pieces of memory that are free
         self._small: set[int] = set()  # all of them
         self._device = self._do("device", api.cuDeviceGet(number))
@@ -165,8 +166,13 @@ class Gpu:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def unpin(self, memory: np.ndarray) -> None:
-        """Give pinned memory back."""
-        self._api.cuMemFreeHost(memory.ctypes.data)
+        """Give pinned memory back once the enqueued work is done: the host waits for it, but not while work is recorded."""
+        with self.lock:
+            if self._recording:
+                self._unpinned.append(memory)  # waiting would end the recording with an error
+            else:
+                self.wait()
+                self._api.cuMemFreeHost(memory.ctypes.data)
 
     # --- copies ---------------------------------------------------------------------------------------------------------------
 
@@ -235,6 +241,8 @@ class Gpu:
                 self._recording = False
                 while self._given_back:
                     self.free(self._given_back.pop())
+                while self._unpinned:
+                    self.unpin(self._unpinned.pop())
             try:
                 return self._do("recording", self._api.cuGraphInstantiate(graph, 0))
             finally:

@@ -136,7 +136,6 @@ class PinnedMemory:
         if hasattr(self, "array"):
             try:
                 self._gpu.enter()
-                self._gpu.wait()  # the GPU may still use it
                 self._gpu.unpin(self.array)
             except Exception:  # as above
                 pass
