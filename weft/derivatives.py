@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import InternalError, UserError
+from .errors import InternalError, Scope, Source, UserError
 from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
@@ -36,7 +36,7 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
         for node in reversed(order):
             if node not in leads or (node not in known and node not in several):
                 continue
-            attribute_to(node.source)
+            attribute_to(_backward(node.source))
             if node.op is ITEM:
                 _accumulate(several.setdefault(node.inputs[0], {}), node.param("index"), known[node])
             else:
@@ -55,6 +55,16 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
             if node not in wanted:
                 known.pop(node, None)
     return [known.get(target) for target in targets]
+
+
+def _backward(source: Source | None) -> Source:
+    """The same line and layer, in the backward pass."""
+    if source is None:
+        return _NOWHERE
+    return source if source.scope is not None and source.scope.phase == "backward" else source.in_phase("backward")
+
+
+_NOWHERE = Source(None, 0, Scope(phase="backward"))
 
 
 # The branch that `where` does not select must not affect derivatives, but its derivative may be infinite, and 0 * inf is nan.

@@ -10,6 +10,8 @@ import contextlib
 import linecache
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -17,27 +19,72 @@ _OURS: dict[str, bool] = {}  # cache of which files belong to weft: looked up fo
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-class Source(NamedTuple):
-    """A location in the user's program. The line number is computed lazily."""
+class Scope(NamedTuple):
+    """The part of a network that an operation belongs to: a module by its path and class, in one phase of a training step."""
 
-    code: CodeType
+    path: str = ""  # in the outermost module that was called, such as "layers.0"
+    kind: str = ""  # the class of the module; "" outside of any
+    phase: str = "forward"  # backward, update
+    root: int = 0  # identifies the outermost module
+
+
+class Source(NamedTuple):
+    """A location in the user's program. The line number is computed lazily. It is false if only the scope is known."""
+
+    code: CodeType | None
     instruction: int
+    scope: Scope | None = None
 
     @property
     def line(self) -> int:
+        if self.code is None:
+            return 0
         for start, end, line in self.code.co_lines():
             if start <= self.instruction < end and line is not None:
                 return line
         return self.code.co_firstlineno
 
+    @property
+    def file(self) -> str:
+        return "" if self.code is None else self.code.co_filename
+
+    def in_phase(self, phase: str) -> Source:
+        """The same, in another phase of a training step."""
+        return self._replace(scope=(self.scope or Scope())._replace(phase=phase))
+
+    def __bool__(self) -> bool:
+        return self.code is not None
+
     def __str__(self) -> str:
-        text = linecache.getline(self.code.co_filename, self.line).strip()
-        place = f"{os.path.basename(self.code.co_filename)}:{self.line}"
+        text = linecache.getline(self.file, self.line).strip()
+        place = f"{os.path.basename(self.file)}:{self.line}"
         return f"{place}: {text}" if text else place
 
 
+class _Current(threading.local):
+    scope: Scope | None = None
+
+
+_current = _Current()
+
+
+def current_scope() -> Scope | None:
+    """The scope of operations that are recorded now."""
+    return _current.scope
+
+
+@contextlib.contextmanager
+def in_scope(scope: Scope) -> Iterator[None]:
+    """Inside, operations are attributed to a scope."""
+    before, _current.scope = _current.scope, scope
+    try:
+        yield
+    finally:
+        _current.scope = before
+
+
 def user_source() -> Source | None:
-    """The innermost frame of the current call that is not weft's own code."""
+    """The innermost frame of the current call that is not weft's own code, and the current scope."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -47,15 +94,15 @@ def user_source() -> Source | None:
         if not ours:
             return _source(frame.f_code, frame.f_lasti)
         frame = frame.f_back
-    return None
+    return None if _current.scope is None else _source(None, 0)
 
 
-def _source(code: CodeType, instruction: int) -> Source:
+def _source(code: CodeType | None, instruction: int) -> Source:
     """The source of a frame; the last one is cached, because a loop asks for the same line repeatedly."""
     global _last
-    last = _last
-    if last is None or last.code is not code or last.instruction != instruction:
-        _last = last = Source(code, instruction)
+    last, scope = _last, _current.scope
+    if last is None or last.code is not code or last.instruction != instruction or last.scope is not scope:
+        _last = last = Source(code, instruction, scope)
     return last
 
 

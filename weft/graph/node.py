@@ -302,7 +302,9 @@ def _new(
             raise UserError(op.name, f"sizes must be ints of 0 or more, got {node.shape}.")
     if type(node.dtype) is not DType:
         raise UserError(op.name, f"a dtype is required, got {node.dtype!r}.")
-    node.source = source or _blame.source or user_source()
+    if source is None:
+        source = user_source() if _blame.source is None else _blame.source
+    node.source = source
     node.value, node.holders, node.users = None, 0, 0
     _inherit(node)
     if not inputs:

@@ -7,6 +7,7 @@
         v1 = sum(v0, axes=(0,))  # float32[]
         return (v1,)
 
+With layers, a line says which one it belongs to: `v0 = mul(x0, x1)  # float32[3] @ layers.0 Linear`.
 Sizes may be expressions of free dimensions, given when the text is parsed: `x0: "float32[batch, 3]"`, `shape=(2*batch, 3)`.
 Bodies of control flow come first, as separate functions. Values without a text form (arrays, parameters, custom
 derivative rules) are listed by `externs(graph)` and written `extern[i]`; a program that runs the text defines `extern`.
@@ -19,10 +20,11 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..dtypes import DTYPES, DType
-from ..errors import UserError
+from ..errors import Scope, UserError, in_scope
 from .graph import VIEWS, Graph
 from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
@@ -41,12 +43,12 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], int | float]] = {
 }
 
 
-def to_text(graph: Graph) -> str:
-    """The graph as a Python function, after its subgraphs."""
+def to_text(graph: Graph, *, layers: bool = False) -> str:
+    """The graph as a Python function, after its subgraphs; with the layer that each line belongs to, or without."""
     every = subgraphs(graph)
     names = {g: f"body{i}" for i, g in enumerate(every)} | {graph: "graph"}
     table = {id(value): i for i, value in enumerate(externs(graph))}
-    return "\n\n".join([_HEADER, *(_function(g, names, table) for g in [*every, graph])]) + "\n"
+    return "\n\n".join([_HEADER, *(_function(g, names, table, layers) for g in [*every, graph])]) + "\n"
 
 
 def subgraphs(graph: Graph) -> list[Graph]:
@@ -72,7 +74,7 @@ def _has_text(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str | DType | Graph)
 
 
-def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> str:
+def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int], layers: bool) -> str:
     called = {node: f"x{i}" for i, node in enumerate(graph.inputs)}
     head = ", ".join(f'{name}: "{node.type}"' for node, name in called.items())
     lines = [f"def {names[graph]}({head}):"]
@@ -92,10 +94,33 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> s
         called[node] = f"v{len(called) - len(graph.inputs)}"
         arguments = [called[i] for i in node.inputs]
         arguments += [f"{key}={spell(value)}" for key, value in zip(node.op.params, node.params, strict=True)]
-        comment = ", ".join(map(str, node.outputs)) or node.type
+        comment = ", ".join(map(str, node.outputs)) or str(node.type)
+        if layers and node.source is not None and node.source.scope is not None:
+            comment += _layer_text(node.source.scope)
         lines.append(f"    {called[node]} = {node.op.name}({', '.join(arguments)})  # {comment}")
     results = "".join(f"{called[o]}, " for o in graph.outputs).rstrip()
     return "\n".join([*lines, f"    return ({results})"])
+
+
+def _layer_text(scope: Scope) -> str:
+    """` @ layers.0 Linear`, and the phase of a training step unless it is the forward pass."""
+    phase = "" if scope.phase == "forward" else f" {scope.phase}"
+    return f" @ {'_'.join(scope.path.split()) or '.'} {scope.kind or '-'}{phase}"
+
+
+def _layer_comment(line: str) -> str | None:
+    """What `_layer_text` has written at the end of a line."""
+    _, found, layer = line.rpartition("#")[2].partition(" @ ")
+    return layer if found else None
+
+
+def _scope(comment: str | None) -> AbstractContextManager[None]:
+    """The scope that a comment names; the names of layers are for display only."""
+    words = (comment or "").split()
+    if not 2 <= len(words) <= 3:
+        return nullcontext()
+    path, kind, *phase = words
+    return in_scope(Scope(path if path != "." else "", kind if kind != "-" else "", *phase))
 
 
 def parse(text: str, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None = None) -> Graph:
@@ -106,9 +131,15 @@ def parse(text: str, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None
 def parse_syntax(text: str) -> ast.Module:
     """The syntax tree of a graph's text: parsed once, `build` makes graphs of it for several sizes."""
     try:
-        return ast.parse(text)
+        module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _not_a_graph(error) from None
+    lines = text.splitlines()
+    for function in module.body:
+        for statement in function.body if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(statement, ast.Assign) and statement.lineno <= len(lines):
+                statement.type_comment = _layer_comment(lines[statement.lineno - 1])
+    return module
 
 
 def input_types(module: ast.Module) -> list[str]:
@@ -219,7 +250,8 @@ def _parse_function(function: ast.FunctionDef, reader: _BodyParser) -> Graph:
     for statement in function.body[:-1]:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
-                values[name] = reader.call(call)
+                with _scope(statement.type_comment):
+                    values[name] = reader.call(call)
             case _:
                 raise _refuse(statement, "a line must read 'name = op(...)'")
     match function.body[-1]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..dtypes import DEFAULT_FLOAT, DTypeLike, as_dtype
-from ..errors import UserError
+from ..errors import Scope, UserError, current_scope, in_scope
 from ..graph.node import Type, placeholder
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
@@ -121,9 +121,26 @@ class _Calls(threading.local):
     listener: Listener | None = None
     valueless: list[tuple[Module, str, Unknown]] | None = None  # created without values, and their previous attribute
     inits: dict[Tensor, Init] | None = None  # of tensors without values, where that is recorded
+    paths: dict[int, str] | None = None  # of the parts of the module that is being called, by their ids, while tracing
 
 
 _calls = _Calls()
+
+
+@contextmanager
+def _layer(module: Module) -> Iterator[None]:
+    """Inside, operations belong to a module, named by its path in the outermost one that is being called."""
+    outer, paths, kind = current_scope(), _calls.paths, type(module).__name__
+    if paths is None or outer is None:
+        path, root = "", id(module)
+        _calls.paths = {id(part): name for name, part in module.named_modules().items()}
+    else:
+        path, root = paths.get(id(module)) or _join(outer.path, kind), outer.root
+    try:
+        with in_scope(Scope(path, kind, root=root)):
+            yield
+    finally:
+        _calls.paths = paths
 
 
 @contextmanager
@@ -164,8 +181,13 @@ class Module(Holder):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(a, Symbol) for a in args):
             return Symbol(self, args, kwargs)
-        if TRACING.watch is not None:
-            TRACING.watch.depends(self)
+        if TRACING.watch is None:
+            return self._called(args, kwargs)
+        TRACING.watch.depends(self)
+        with _layer(self):
+            return self._called(args, kwargs)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         missing = {name: value for name, value in vars(self).items() if isinstance(value, Unknown)}
         if missing:
             self._make(missing, self.sizes(*args, **kwargs))

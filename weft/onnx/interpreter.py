@@ -6,7 +6,8 @@ from collections import ChainMap
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
-from ..errors import UserError, WeftError
+from ..errors import Scope as LayerScope
+from ..errors import UserError, WeftError, in_scope
 from ..tracing.context import outside
 from .graph import OnnxGraph, OnnxNode
 from .package import onnx_package
@@ -32,7 +33,8 @@ def run_nodes(nodes: Sequence[OnnxNode], scope: Scope) -> None:
     own = scope.maps[0] if isinstance(scope, ChainMap) else scope
     for node in nodes:
         values = [scope[name] if name else None for name in node.inputs]
-        results = compute(node, values, scope)
+        with in_scope(LayerScope(node.name or next(filter(None, node.outputs), ""), node.op)):
+            results = compute(node, values, scope)
         if any(node.outputs[len(results) :]):
             raise UserError("onnx", f"node {node} has {len(results)} results, but names {len(node.outputs)}.")
         own.update(zip(node.outputs, results, strict=False))

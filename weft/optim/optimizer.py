@@ -22,7 +22,7 @@ from typing import Any
 
 from ..derivatives import gradients
 from ..dtypes import float32, int64
-from ..errors import UserError
+from ..errors import Scope, UserError, in_scope
 from ..hints import nearest
 from ..nn.module import Module
 from ..ops.convert import asarray
@@ -38,6 +38,8 @@ Rate = (
 )  # a number, or a schedule: a function from the number of completed steps (0, 1, ...) to a learning rate
 Chain = Callable[..., Sequence[Transform]]
 Parameters = Module | Tensor | Mapping[str, Any] | Iterable[Any]
+
+_UPDATE = Scope(phase="update")
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,10 @@ class Optimizer:
         return found
 
     def _step(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
+        with in_scope(_UPDATE):
+            self._update(gs, which)
+
+    def _update(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
         gs = [self._fitting(g, self.parameters[i]) for g, i in zip(gs, which, strict=True)]
         if self.common.accumulate == 1:
             self._move(gs, which)

@@ -178,7 +178,7 @@ class ProgramTracer:
             if any_missing:
                 check_adds_to_no_gradient(self._traced(points[0]))
         graphs = [_without_rules(t.graph) for t in found]
-        text = merge_texts([to_text(graph) for graph, _ in graphs], points)
+        text = merge_texts([to_text(graph, layers=True) for graph, _ in graphs], points)
         self.texts[name] = text
         self.graphs[name] = [(at, graph) for at, (graph, _) in zip(points, graphs, strict=True)]
         self.functions[name] = self._describe(name, found[0], graphs[0][1])

@@ -68,10 +68,10 @@ def donations_of(
 def _warn(unused: Sequence[str]) -> None:
     text = f"[jit] donated arguments are not used: no result has the shape and dtype of {', '.join(unused)}."
     source = user_source()
-    if source is None:
+    if not source:
         warnings.warn(text, stacklevel=2)
     else:
-        warnings.warn_explicit(text, UserWarning, source.code.co_filename, source.line)
+        warnings.warn_explicit(text, UserWarning, source.file, source.line)
 
 
 class Donor:

@@ -56,7 +56,7 @@ class _Numbering:
             filler = (node.param("value"),) if step.kind in ("const", "guard") else ()
             what = (node.op.name, inputs, _plain(filler if step.kind != "op" else node.params))
             if node.op.can_fail and not node.dtype.is_float:
-                what = (what, node.source)  # errors name the source line
+                what = (what, _line(node))  # errors name the source line
         conditions = tuple(self._conditions(group, phase) for group in step.conditions)
         return step.kind, what, node.dtype.name, step.args, conditions, self._indices(step.indices, phase)
 
@@ -74,11 +74,15 @@ class _Numbering:
             return self.loops[term]
         if isinstance(term, Read):
             step = phase.number[(term.node, term.place)]
-            return "read", step, term.size, term.gather.params, term.gather.source, term.node.dtype.name
+            return "read", step, term.size, term.gather.params, _line(term.gather), term.node.dtype.name
         kind = type(term).__name__
         by = term.by if isinstance(term, Quotient) else term.step if isinstance(term, Inside) else 0
         assert isinstance(term, Quotient | Remainder | Inside)
         return kind, self._index(term.inner, phase), by, term.size
+
+
+def _line(node: Node) -> Hashable:
+    return node.source and node.source[:2]
 
 
 def _plain(params: tuple[Any, ...]) -> Hashable:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...errors import Source
+from ...errors import Scope, Source
 from ...graph.node import Node, Op
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
@@ -36,11 +36,21 @@ def sources(kernel: Kernel) -> list[Source]:
     weight: dict[tuple[str, int], float] = defaultdict(float)
     found: dict[tuple[str, int], Source] = {}
     for node, cost in _parts(kernel):
-        if node.source is not None:
-            line = (node.source.code.co_filename, node.source.line)
+        if node.source:
+            line = (node.source.file, node.source.line)
             weight[line] += cost
             found.setdefault(line, node.source)
     return [found[line] for line in sorted(weight, key=lambda l: -weight[l])]
+
+
+def scopes(kernel: Kernel) -> dict[Scope, float]:
+    """The layers that a kernel computes, and the share of its work that each has."""
+    found: dict[Scope, float] = defaultdict(float)
+    for node, cost in _parts(kernel):
+        scope = None if node.source is None else node.source.scope
+        found[scope or Scope()] += cost
+    total = sum(found.values())
+    return {scope: cost / total for scope, cost in found.items()} if total else {Scope(): 1.0}
 
 
 def _parts(kernel: Kernel) -> Iterator[tuple[Node, float]]:
@@ -241,4 +251,4 @@ def lives(program: KernelProgram) -> list[Life]:
     return sorted(found, key=lambda life: -life.nbytes)
 
 
-__all__ = ["Life", "lives", "name", "reasons", "sources", "updated"]
+__all__ = ["Life", "lives", "name", "reasons", "scopes", "sources", "updated"]

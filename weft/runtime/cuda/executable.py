@@ -332,7 +332,7 @@ class CudaExecutable:
 
 
 def _where(node: Node) -> str:
-    return str(node.source) if node.source is not None else node.op.name
+    return str(node.source) if node.source else node.op.name
 
 
 def _cast(sources: Sequence[Any], capability: int) -> list[Any]:

@@ -1,0 +1,101 @@
+"""Every kernel knows the layers that it computes, in which phase of a training step: while tracing, in saved programs, in ONNX models."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, optim
+from weft.compiler import planning
+from weft.errors import Scope, current_scope
+from weft.graph.text import parse, to_text
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + nn.ReLU()(self.inner(x))
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), Block(), nn.Linear(8, 3))
+
+
+def layers_of(function, *args) -> dict[tuple[str, str, str], float]:
+    """The share of kernels that belongs to each layer."""
+    found: dict[tuple[str, str, str], float] = {}
+    program = weft.jit(function)._for(args, {}).executable.program
+    for call in program.calls:
+        shares = planning.describe.scopes(call.kernel)
+        assert sum(shares.values()) == pytest.approx(1.0)
+        for scope, share in shares.items():
+            found[scope[:3]] = found.get(scope[:3], 0.0) + share
+    return found
+
+
+def test_a_training_step_has_layers_and_phases():
+    model = network()
+    optimizer = optim.adam(model, rate=1e-3)
+
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    found = layers_of(step, np.ones((4, 6), np.float32), np.arange(4) % 3)
+    for path, kind in (("layers.0", "Linear"), ("layers.1.inner", "Linear"), ("layers.2", "Linear")):
+        assert found[path, kind, "forward"] > 0
+        assert found[path, kind, "backward"] > 0
+    assert found["", "", "update"] > 0
+    assert found["", "", "forward"] > 0  # the loss
+    assert any(path == "layers.1" and kind == "Block" for path, kind, _ in found)
+    assert any(path == "layers.1.ReLU" for path, _, _ in found)  # made while it runs
+
+
+def test_scopes_end_with_the_call_and_cost_nothing_outside_of_a_trace():
+    model = network()
+    model(np.ones((2, 6), np.float32)).numpy()
+    with pytest.raises(weft.UserError):
+        weft.jit(model)(np.ones((2, 5), np.float32))
+    assert current_scope() is None
+
+
+def test_two_networks_in_one_program_are_told_apart():
+    a, b = network(), network()
+    program = weft.jit(lambda x: (a(x), b(x)))._for((np.ones((2, 6), np.float32),), {}).executable.program
+    roots = {s.root for call in program.calls for s in planning.describe.scopes(call.kernel)}
+    assert roots == {id(a), id(b)}
+
+
+def test_saved_programs_keep_their_layers(tmp_path):
+    model = network().eval()
+    x = np.ones((2, 6), np.float32)
+    weft.save(tmp_path / "net.weft", model, inputs=weft.asarray(x))
+    loaded = weft.load(tmp_path / "net.weft").eval()
+    before, after = layers_of(model, x), layers_of(loaded, x)
+    assert {layer[:2] for layer in before} == {layer[:2] for layer in after}
+    np.testing.assert_array_equal(weft.jit(loaded)(x).numpy(), weft.jit(model)(x).numpy())
+
+
+def test_text_with_layers_parses_to_the_same_graph():
+    model = network().eval()
+    graph = weft.jit(model)._for((np.ones((2, 6), np.float32),), {}).graph
+    text = to_text(graph, layers=True)
+    assert "@ layers.1.inner Linear\n" in text
+    assert " @ " not in to_text(graph)
+    assert to_text(parse(text)) == to_text(graph)
+    strange = text.replace("@ layers.0 Linear", "@ a b c d e").replace("@ layers.2 Linear", "@")
+    assert to_text(parse(strange)) == to_text(graph)
+
+
+def test_onnx_models_have_the_names_of_their_nodes(tmp_path):
+    pytest.importorskip("onnx")
+    weft.onnx.save(tmp_path / "net.onnx", network().eval(), inputs=weft.zeros((2, 6)))
+    loaded = weft.load(tmp_path / "net.onnx").eval()
+    kinds = {kind for _, kind, _ in layers_of(loaded, np.ones((2, 6), np.float32))}
+    assert kinds & {"MatMul", "Gemm"}
+
+
+def test_scope_is_a_plain_value():
+    assert Scope() == Scope("", "", "forward", 0)
