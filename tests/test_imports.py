@@ -61,6 +61,8 @@ LAYERS = [
     ["data"],
     ["train"],
     ["interpret"],
+    ["insight"],
+    ["formats"],
     ["jobs"],
     ["studio"],
     ["cli"],

@@ -127,6 +127,7 @@ KNOBS: dict[str, Knob] = {
     ),
     "cache_bytes": Knob(_natural, 1 << 30, "Limit of the compile cache on disk, in bytes."),
     "data": Knob(str, "", "The folder for data sets, downloaded or made. Empty: weft in the user's folder for data."),
+    "machines": Knob(str, "", "A YAML file of described machines, added to those that weft knows. Empty: none."),
     "debug": Knob(
         _natural,
         0,
@@ -153,6 +154,7 @@ class Knobs:
     cache: str
     cache_bytes: int
     data: str
+    machines: str
     debug: int
     changes: Any  # equal as long as no setting has changed in this context: for callers that cache what follows from settings
 

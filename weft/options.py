@@ -18,7 +18,7 @@ from .knobs import KNOBS, knobs
 
 # Settings that shape no compiled code: they decide when something is computed, where it is kept, or what is printed.
 NOT_IN_CODE = frozenset(
-    {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug"}
+    {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug", "machines"}
 )
 
 # Of the `weft.algorithms` block around this code.

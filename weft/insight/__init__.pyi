@@ -1,0 +1,13 @@
+"""The names of `weft.insight`, each imported when it is first used (see weft/lazy.py)."""
+
+from .energy_model import Counts as Counts
+from .energy_model import EnergyEstimate as EnergyEstimate
+from .energy_model import EnergyTable as EnergyTable
+from .energy_model import energy as energy
+from .energy_model import energy_table as energy_table
+from .machines import DescribedMachine as DescribedMachine
+from .machines import PublishedResult as PublishedResult
+from .machines import machine as machine
+from .machines import machines as machines
+from .machines import published as published
+from .table_reader import Figure as Figure

@@ -1,0 +1,248 @@
+"""Described machines: peak rates, bandwidth, memory, power and price of machines that need not be here, each with its source.
+
+The table is `machines.yaml`. `here` is this machine's processor, measured. A file of the same form adds machines, or replaces some:
+
+    weft.insight.machines("lab.yaml")["our-node"]
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ..compiler.cpu.roofline import last_cache, roof
+from ..compiler.cpu.target import host
+from ..errors import UserError
+from ..hints import nearest
+from ..knobs import knobs
+from ..runtime.native import thread_count
+from .table_reader import Figure, TableEntry, read_table
+
+TABLE = Path(__file__).with_name("machines.yaml")
+HERE = "here"
+FORMATS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
+KINDS = ("cpu", "gpu", "tpu")
+# A format that a machine has no units for runs in the next of these that it has.
+WIDER = {
+    "int8": ("float32", "bfloat16"),
+    "float8": ("float16", "bfloat16", "float32"),
+    "float16": ("float32",),
+    "bfloat16": ("float32",),
+    "tf32": ("float32",),
+    "float32": ("float64",),
+    "float64": (),
+}
+_FIGURES = [
+    "year",
+    "process_nm",
+    "cores",
+    "memory_bandwidth",
+    "on_chip_bytes",
+    "memory_bytes",
+    "power",
+    "idle_power",
+    "price",
+    "dollars_per_hour",
+    "launch_overhead",
+]
+_REQUIRED = ("memory_bandwidth",)
+
+
+@dataclass(frozen=True)
+class DescribedMachine:
+    """A machine as its makers describe it. A figure is None where none was found.
+
+    Units are operations per second (a multiply-add is two), bytes, bytes per second, watts, US dollars, seconds and nanometres.
+
+        >>> titan = machine("titan-x")
+        >>> float(titan.memory_bandwidth) / 1e9
+        336.5
+        >>> titan.power.source.startswith("NVIDIA")
+        True
+    """
+
+    name: str
+    title: str
+    kind: str  # "cpu", "gpu" or "tpu"
+    memory_bandwidth: Figure
+    peak: Mapping[str, Figure] = field(default_factory=dict)  # by format
+    year: Figure | None = None
+    process_nm: Figure | None = None
+    cores: Figure | None = None
+    on_chip_bytes: Figure | None = None  # of the last cache, or of the memory on the chip
+    memory_bytes: Figure | None = None
+    power: Figure | None = None  # thermal design power
+    idle_power: Figure | None = None
+    price: Figure | None = None  # to buy it
+    dollars_per_hour: Figure | None = None  # to rent it
+    launch_overhead: Figure | None = None  # seconds between two kernels
+
+    def peak_for(self, format: str) -> Figure:
+        """The peak rate in a format; where the machine has no units for it, that of the wider format it is computed in.
+
+        >>> machine("titan-x").peak_for("int8").note
+        'computed in float32: 3,072 cores x 2 x 1.0 GHz (base)'
+        """
+        if format not in WIDER:
+            raise UserError(
+                "machine", f"a format is one of {', '.join(WIDER)}, got {format!r}. {nearest(format, list(WIDER))}"
+            )
+        if format in self.peak:
+            return self.peak[format]
+        for wider in WIDER[format]:
+            if wider in self.peak:
+                found = self.peak[wider]
+                return Figure(found.value, found.source, f"computed in {wider}: {found.note}", found.modelled)
+        raise UserError(
+            "machine",
+            f"{self.name} computes in {', '.join(self.peak)}, got {format}. Choose one of these, or another machine.",
+        )
+
+    def seconds(self, operations: float, nbytes: float, format: str = "float32") -> float:
+        """The least time for so much work: what compute or memory needs, whichever is longer (the roofline).
+
+        >>> machine("titan-x").seconds(6.144e12, 0)
+        1.0
+        """
+        return max(operations / float(self.peak_for(format)), nbytes / float(self.memory_bandwidth))
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """A throughput that others measured.
+
+    >>> best = max(published(), key=lambda row: row.images_per_second_per_watt)
+    >>> best.machine, best.images_per_second_per_watt
+    ('tegra-x1', 45.0)
+    """
+
+    network: str
+    machine: str
+    format: str
+    batch: int
+    images_per_second: float
+    watts: float
+    images_per_second_per_watt: float
+    source: str
+
+
+def machine(name: str, file: str | Path | None = None) -> DescribedMachine:
+    """A machine by name; `here` is this machine's processor, whose rates are measured.
+
+    >>> machine("h200").title
+    'NVIDIA H200 SXM 141GB'
+    """
+    if name == HERE:
+        return this_machine()
+    found = _tables(file)
+    if name not in found:
+        known = [*found, HERE]
+        raise UserError("machine", f"there is no machine {name!r}. {nearest(name, known)}")
+    return found[name]
+
+
+def machines(file: str | Path | None = None) -> dict[str, DescribedMachine]:
+    """All machines by name: those of weft, of the file in the setting `machines`, and of `file`; `here` is not measured for it.
+
+    >>> "tpu-v1" in machines()
+    True
+    """
+    return dict(_tables(file))
+
+
+def published(file: str | Path | None = None) -> list[PublishedResult]:
+    """Throughputs that others measured and published, with their sources.
+
+    >>> {row.network for row in published()}
+    {'alexnet'}
+    """
+    return [row for path in _files(file) for row in read_machines(path)[1]]
+
+
+@cache
+def this_machine() -> DescribedMachine:
+    """The processor of this machine: float32 and bandwidth are measured on all threads, the rest is read from the system."""
+    cpu, threads = host(), thread_count()
+    measured = roof(threads)
+    how = f"measured on this machine, {threads} threads"
+    doubt = "" if measured.sure else "too low: other programs kept the cores busy while it was measured"
+    peak = {
+        "float32": Figure(measured.flops, how, doubt),
+        "float64": Figure(measured.flops / 2, how, "half of float32: vectors hold half as many", modelled=True),
+    }
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return DescribedMachine(
+        HERE,
+        f"this machine: {cpu.cpu} ({platform.machine()}), {threads} threads",
+        "cpu",
+        Figure(measured.bandwidth, how, doubt),
+        peak,
+        cores=Figure(cpu.cores, "the operating system"),
+        on_chip_bytes=Figure(last_cache(), "the operating system", "last cache"),
+        memory_bytes=Figure(memory, "the operating system"),
+    )
+
+
+def _files(file: str | Path | None) -> list[Path]:
+    more = [Path(path).expanduser() for path in (knobs.machines, file) if path]
+    return [TABLE, *more]
+
+
+def _tables(file: str | Path | None) -> dict[str, DescribedMachine]:
+    found: dict[str, DescribedMachine] = {}
+    for path in _files(file):
+        found |= read_machines(path)[0]
+    return found
+
+
+def read_machines(path: Path) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
+    """The machines and the published results of a file."""
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise UserError(
+            "machines", f"the file {path} cannot be read: {error.strerror}. Give the path of a table in YAML."
+        ) from None
+    return _read(path, changed)
+
+
+@cache
+def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
+    top = read_table(path)
+    top.only(("sources", "machines", "published"))
+    entries = top.entry("machines", required=False)
+    found = {} if entries is None else {name: _machine(name, entry) for name, entry in entries.entries()}
+    if HERE in found and entries is not None:
+        entries.fail(HERE, "is the name of this machine, which is measured. Choose another name.")
+    return found, [_published(row) for row in top.items("published")]
+
+
+def _machine(name: str, entry: TableEntry) -> DescribedMachine:
+    entry.only(("title", "kind", "peak", *_FIGURES))
+    figures = {key: entry.figure(key, key in _REQUIRED) for key in _FIGURES}
+    peak = entry.figures("peak", FORMATS)
+    if not peak:
+        entry.fail("peak", f"requires the peak rate of a format or more: {', '.join(FORMATS)}.")
+    for key, figure in (*figures.items(), *peak.items()):
+        if figure is not None and figure.value == 0 and key != "idle_power":
+            entry.fail(key, "requires a number above 0, got 0.")
+    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), peak=peak, **figures)  # type: ignore[arg-type]
+
+
+def _published(entry: TableEntry) -> PublishedResult:
+    numbers = ("images_per_second", "watts", "images_per_second_per_watt")
+    entry.only(("network", "machine", "format", "batch", *numbers, "source"))
+    return PublishedResult(
+        entry.text("network"),
+        entry.text("machine"),
+        entry.choice("format", FORMATS),
+        int(entry.number("batch")),
+        entry.number(numbers[0]),
+        entry.number(numbers[1]),
+        entry.number(numbers[2]),
+        entry.source(),
+    )

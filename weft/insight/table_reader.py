@@ -1,0 +1,205 @@
+"""Reads tables of figures from YAML: every figure has a value and a source, and an error names the file, the line and the key.
+
+A figure is written as
+
+    memory_bandwidth: {value: 336.5e9, source: nvidia-titan-x, note: 384 bits at 7.01 Gbit/s}
+
+`source` is a name under `sources:` of the same file, or a text of its own such as an address. `modelled: true` marks a figure that
+follows from others by a rule that `note` states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ..errors import UserError
+from ..hints import nearest
+from ..zoo.definition.problems import DefinitionError
+from ..zoo.definition.yaml_tree import ListNode, MappingNode, ScalarNode, TreeNode, read_yaml
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with where it comes from.
+
+    >>> figure = Figure(336.5e9, "a data sheet")
+    >>> float(figure) / 1e9
+    336.5
+    """
+
+    value: float
+    source: str
+    note: str = ""
+    modelled: bool = False  # follows from other figures by the rule in the note; not published
+    date: str = ""  # of a price
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A mapping of a table, with the place that its errors name."""
+
+    table: str  # the file
+    path: str  # of keys: machines.titan-x.peak
+    node: MappingNode
+    sources: Mapping[str, str]
+
+    def names(self) -> list[str]:
+        return [key.text for key, _ in self.node.pairs]
+
+    def only(self, known: Sequence[str]) -> None:
+        """Reject keys that are not known."""
+        for key, _ in self.node.pairs:
+            if key.text not in known:
+                self._fail(key, f"there is no key {self._under(key.text)}. {nearest(key.text, known)}")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        node = self._find(key, default is None)
+        if node is None:
+            return str(default)
+        if not isinstance(node, ScalarNode):
+            self._fail(node, f"{self._under(key)} requires a text, got a list or a mapping.")
+        return node.text
+
+    def choice(self, key: str, known: Sequence[str]) -> str:
+        found = self.text(key)
+        if found not in known:
+            place = self.node.get(key) or self.node
+            self._fail(
+                place, f"{self._under(key)} must be one of {', '.join(known)}, got {found}. {nearest(found, known)}"
+            )
+        return found
+
+    def number(self, key: str, default: float | None = None) -> float:
+        node = self._find(key, default is None)
+        return float(default or 0) if node is None else self._number(node, key)
+
+    def flag(self, key: str) -> bool:
+        return self.choice(key, ("true", "false")) == "true" if self.node.get(key) is not None else False
+
+    def entry(self, key: str, required: bool = True) -> TableEntry | None:
+        node = self._find(key, required)
+        if node is None:
+            return None
+        if not isinstance(node, MappingNode):
+            self._fail(node, f"{self._under(key)} requires lines such as `name: ...`, got a text or a list.")
+        return TableEntry(self.table, self._under(key), node, self.sources)
+
+    def entries(self) -> Iterator[tuple[str, TableEntry]]:
+        """The mappings in this one, by name."""
+        for key in self.names():
+            found = self.entry(key)
+            assert found is not None
+            yield key, found
+
+    def items(self, key: str) -> list[TableEntry]:
+        """The mappings of a list."""
+        node = self._find(key, False)
+        if node is None:
+            return []
+        if not isinstance(node, ListNode):
+            self._fail(node, f"{self._under(key)} requires a list.")
+        for item in node.items:
+            if not isinstance(item, MappingNode):
+                self._fail(item, f"{self._under(key)} requires items such as `- {{network: alexnet, ...}}`.")
+        return [
+            TableEntry(self.table, f"{self._under(key)}[{i}]", item, self.sources)
+            for i, item in enumerate(node.items)
+            if isinstance(item, MappingNode)
+        ]
+
+    def figure(self, key: str, required: bool = False) -> Figure | None:
+        """A number with its source."""
+        found = self.entry(key, required)
+        if found is None:
+            return None
+        found.only(("value", "source", "note", "modelled", "date"))
+        return Figure(
+            found.number("value"),
+            found.source(),
+            found.text("note", ""),
+            found.flag("modelled"),
+            found.text("date", ""),
+        )
+
+    def figures(self, key: str, known: Sequence[str]) -> dict[str, Figure]:
+        """A mapping of figures."""
+        found = self.entry(key, False)
+        if found is None:
+            return {}
+        found.only(known)
+        return {name: figure for name in found.names() if (figure := found.figure(name)) is not None}
+
+    def source(self) -> str:
+        """Where the figure comes from: a name is replaced by what `sources` says of it."""
+        name = self.text("source")
+        if not name.strip():
+            self._fail(self.node, f"{self._under('source')} requires where the number comes from, got nothing.")
+        if name in self.sources:
+            return self.sources[name]
+        if " " not in name and "/" not in name:  # not an address or a sentence: it was meant as a name
+            self._fail(
+                self.node.get("source") or self.node,
+                f"there is no source {name} under `sources`. {nearest(name, list(self.sources))}",
+            )
+        return name
+
+    def fail(self, key: str, problem: str) -> NoReturn:
+        """Raise an error at a key."""
+        self._fail(self.node.get(key) or self.node, f"{self._under(key)} {problem}")
+
+    def _find(self, key: str, required: bool) -> TreeNode | None:
+        node = self.node.get(key)
+        if node is None and required:
+            self._fail(self.node, f"{self._under(key)} is required, got none.")
+        return node
+
+    def _number(self, node: TreeNode, key: str) -> float:
+        text = node.text if isinstance(node, ScalarNode) else "a list or a mapping"
+        try:
+            value = float(text.replace("_", ""))
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < 0:
+            self._fail(node, f"{self._under(key)} requires a number that is 0 or more, got {text[:40]}.")
+        return value
+
+    def _under(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def _fail(self, node: TreeNode, problem: str) -> NoReturn:
+        raise UserError(self.table, f"line {node.place.line}: {problem}")
+
+
+def read_table(path: str | Path) -> TableEntry:
+    """The table in a file."""
+    name = Path(path).name
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(name, f"the file {path} cannot be read: {error}. Give the path of a table in YAML.") from None
+    try:
+        root = read_yaml(text)
+    except DefinitionError as error:
+        problem = error.problems[0]
+        raise UserError(name, f"line {problem.place.line}: {problem.message}") from None
+    if not isinstance(root, MappingNode):
+        raise UserError(name, f"line {root.place.line}: lines such as `machines:` are required, got a text or a list.")
+    top = TableEntry(name, "", root, {})
+    return TableEntry(name, "", root, _sources(top))
+
+
+def _sources(top: TableEntry) -> dict[str, str]:
+    found = top.entry("sources", False)
+    texts: dict[str, str] = {}
+    for name, source in [] if found is None else list(found.entries()):
+        source.only(("title", "url", "checked"))
+        url, checked = source.text("url", ""), source.text("checked", "")
+        texts[name] = "; ".join(part for part in (source.text("title"), url, checked) if part)
+    return texts
