@@ -20,7 +20,7 @@ from weft.graph.node import Type, make, placeholder
 from weft.knobs import knobs
 from weft.options import CompileOptions
 from weft.runtime.native import NativeExecutable
-from weft.runtime.profile import _Timed
+from weft.runtime.profile import _IsolatedRun
 from weft.testing import counted, generator
 
 ROOF = Roof(flops=1e11, bandwidth=1e10)
@@ -247,8 +247,11 @@ def test_the_timed_program_computes_the_same(threads):
     executable = NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads))
     results = [np.empty(o.shape, np.float32) for o in graph.outputs]
     executable.run([*addresses, *(r.ctypes.data for r in results)])
-    timed = _Timed(executable.program, addresses, threads)
-    ticks = timed.run()
+    timed = _IsolatedRun(executable.program, addresses, threads)
+    assert timed.seconds(timed=False) > 0
+    assert not timed.ticks.any()
+    assert timed.seconds(timed=True) > 0
+    ticks = timed.ticks
     assert len(ticks) == len(executable.program.calls)
     assert all(ticks >= 0)
     assert sum(ticks) > 0
@@ -265,9 +268,9 @@ def test_every_run_starts_from_the_same_values():
         return weft.sum(state)
 
     made = step._for((), {})
-    timed = _Timed(made.executable.program, [state.numpy().ctypes.data], made.executable.threads)
-    for _ in range(2):
-        timed.run()
+    timed = _IsolatedRun(made.executable.program, [state.numpy().ctypes.data], made.executable.threads)
+    for with_clock in (True, False, True):
+        timed.seconds(with_clock)
         np.testing.assert_allclose(timed._results[-1][:4].view(np.float32)[0], (state.numpy() * 2 + 1).sum(), rtol=1e-5)
 
 

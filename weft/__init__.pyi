@@ -4,6 +4,7 @@ from . import compress as compress
 from . import data as data
 from . import extend as extend
 from . import graph as graph
+from . import insight as insight
 from . import interpret as interpret
 from . import io as io
 from . import metrics as metrics
@@ -54,6 +55,7 @@ from .errors import UserError as UserError
 from .errors import UserIndexError as UserIndexError
 from .errors import WeftError as WeftError
 from .graph import Graph as Graph
+from .insight.profile import profile as profile
 from .knobs import knobs as knobs
 from .loading import load as load
 from .ops.activation import celu as celu

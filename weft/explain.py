@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .compiler import planning
 from .compiler.ir.frame import nbytes
-from .errors import RunError
+from .errors import RunError, Scope
 from .runtime.device import Executable
 from .runtime.facts import CallTime, Profile, Roofline
 from .runtime.native import OBSERVERS
@@ -40,6 +40,9 @@ class Row:
     flops: int
     nbytes: int  # read and written
     roof: float  # the least time that the machine would allow, as a fraction of the time; more than 1: fewer operations were needed
+    format: str = "float32"  # of its widest floats, or of its integers if there are none
+    live: int = 0  # bytes of the arena that are in use while it runs
+    scopes: tuple[tuple[Scope, float], ...] = ()  # the layers that it computes, and their shares of its work
 
     @property
     def gflops(self) -> float:
@@ -73,6 +76,8 @@ class Explanation:
     roof: Roofline
     where: str  # it ran
     runs: int  # that the times are the medians of
+    plain: float = 0.0  # seconds of a run without a clock; 0: not measured
+    overhead: float | None = None  # share of time that the clock adds
 
     @property
     def seconds(self) -> float:
@@ -107,20 +112,28 @@ def explain(executable: Executable, inputs: Sequence[int], repeats: int | None =
     why = planning.describe.reasons(found.program)
     numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
     total = sum(c.seconds for c in found.calls)
-    rows = tuple(_row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit) for c in found.calls)
-    return Explanation(rows, _memory(found.program), limit, executable.where, found.runs)
+    live = planning.describe.live_bytes(found.program)
+    rows = tuple(
+        _row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit, live.get(c.call.kernel, 0))
+        for c in found.calls
+    )
+    return Explanation(rows, _memory(found.program), limit, executable.where, found.runs, found.plain, found.overhead)
 
 
-def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline) -> Row:
+def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline, live: int) -> Row:
     call, kernel = timed.call, timed.call.kernel
     done: KernelCost = planning.cost_model.work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
+    floats = [n.dtype for n in touched if n.dtype.is_float] or [n.dtype for n in touched]
+    format = max(floats, key=lambda dtype: dtype.itemsize).name if floats else "float32"  # a copy has no type
     widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
     least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
     lines = tuple(str(s) for s in planning.describe.sources(kernel)[:3])
     share = timed.seconds / total
     name = planning.describe.name(found.program, call)
-    return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, least / timed.seconds)
+    scopes = tuple(planning.describe.scopes(kernel).items())
+    roof = least / timed.seconds
+    return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, roof, format, live, scopes)
 
 
 def _memory(program: KernelProgram) -> MemoryUse:

@@ -119,8 +119,9 @@ def _scope(comment: str | None) -> AbstractContextManager[None]:
     words = (comment or "").split()
     if not 2 <= len(words) <= 3:
         return nullcontext()
-    path, kind, *phase = words
-    return in_scope(Scope(path if path != "." else "", kind if kind != "-" else "", *phase))
+    path, kind = words[:2]
+    phase = words[2] if len(words) == 3 else "forward"
+    return in_scope(Scope(path if path != "." else "", kind if kind != "-" else "", phase))
 
 
 def parse(text: str, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None = None) -> Graph:

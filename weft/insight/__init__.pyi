@@ -10,4 +10,8 @@ from .machines import PublishedResult as PublishedResult
 from .machines import machine as machine
 from .machines import machines as machines
 from .machines import published as published
+from .profile import KernelProfile as KernelProfile
+from .profile import LayerProfile as LayerProfile
+from .profile import ProgramProfile as ProgramProfile
+from .profile import profile as profile
 from .table_reader import Figure as Figure

@@ -28,11 +28,18 @@ class CallTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """A program, and the time of each of its calls: the median of some runs."""
+    """A program, and the time of each of its calls: the median of some runs. The clock itself takes time: see `overhead`."""
 
     program: KernelProgram
     calls: list[CallTime]
     runs: int
+    plain: float = 0.0  # seconds of a run without a clock; 0: not measured
+    timed: float = 0.0  # of one with it
+
+    @property
+    def overhead(self) -> float | None:
+        """The share of time that the clock adds to a run; None if it was not measured."""
+        return self.timed / self.plain - 1.0 if self.plain else None
 
 
 class Roofline(Protocol):

@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,32 +28,33 @@ ENOUGH = 0.5  # seconds of them
 
 
 def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-    """Run a program on inputs at these addresses, several times, with a clock. Nothing is written to the inputs."""
-    timed = _Timed(program, inputs, threads)
-    timed.run()  # memory is touched for the first time, threads wake up
+    """Run a program on inputs at these addresses, several times, with a clock and without. Nothing is written to the inputs."""
+    run = _IsolatedRun(program, inputs, threads)
+    for timed in (False, True):
+        run.seconds(timed)  # memory is touched for the first time, threads wake up
     runs: list[np.ndarray] = []
+    whole: dict[bool, list[float]] = {False: [], True: []}
     end = time.perf_counter() + ENOUGH
     while len(runs) < (repeats or FEWEST) or (repeats is None and len(runs) < MOST and time.perf_counter() < end):
-        runs.append(timed.run())
+        for timed in (False, True):  # in turn, so that other work on the machine meets both
+            whole[timed].append(run.seconds(timed))
+        runs.append(run.ticks.copy())
     ticks = np.median(runs, axis=0) if program.calls else np.zeros(0)
     seconds = np.maximum(ticks, 0.5) / ticks_per_us() / 1e6  # the clock may be too slow to see a call at all
     calls = [CallTime(i, c, float(s)) for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True))]
-    return Profile(program, calls, len(runs))
+    return Profile(program, calls, len(runs), *(float(np.median(whole[timed])) for timed in (False, True)))
 
 
-class _Timed:
-    """The variant of a program that has a clock, with memory of its own for all that it writes."""
+class _IsolatedRun:
+    """A program and its variant that has a clock, with memory of their own for all that they write."""
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], threads: int) -> None:
-        written = compiler.module.write(program, timed=True)
-        # Kept under its own text: then it is certain that its calls are these, in this order.
-        digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
-        code = compiler.engine.kept_code(f"timed program {digest}", lambda: compiler.engine.object_code(written.module))
-        linked = [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)]
-        self._loaded = compiler.engine.Loaded(code, linked)
-        self._team, self._sites = team(threads), written.sites
+        variants = {timed: compiler.module.write(program, timed=timed) for timed in (False, True)}
+        self._loaded = {timed: _loaded(written) for timed, written in variants.items()}
+        self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
+        self._team, self._sites = team(threads), variants[True].sites
         self._status = np.array([0, 0, 1], np.int64)
-        self._ticks = np.zeros(len(program.calls), np.int64)
+        self.ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
 
     def _prepare(self, program: KernelProgram, inputs: Sequence[int]) -> None:
@@ -70,20 +71,29 @@ class _Timed:
         reserved = [self._arena.ctypes.data, self._status.ctypes.data, kept]
         addresses = [*reserved, *given, *(r.ctypes.data for r in self._results)]
         assert len(addresses) == program.frame_size == FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
-        self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self._ticks.ctypes.data)
+        self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self.ticks.ctypes.data)
 
-    def run(self) -> np.ndarray:
-        """One run from the values that were given; the ticks of every call."""
+    def seconds(self, timed: bool) -> float:
+        """The time of one run from the values that were given; with a clock, `ticks` are those of every call."""
         for target, source, size in self._restore:
             ctypes.memmove(target, source, size)
-        self._ticks[:] = 0
-        self._team.run(self._loaded.address("main"), ctypes.addressof(self._frame))
+        self.ticks[:] = 0
+        begin = time.perf_counter()
+        self._team.run(self._main[timed], ctypes.addressof(self._frame))
+        taken = time.perf_counter() - begin
         if self._status[0]:
             site, value = map(int, self._status[:2])
             self._status[:2] = 0
             where, message, source = self._sites[site - 1]
             raise RunError(where, message.format(value=value), source)
-        return self._ticks.copy()
+        return taken
+
+
+def _loaded(written: Any) -> compiler.engine.Loaded:
+    """The machine code of a variant. It is kept under its own text: then it is certain that its calls are these, in this order."""
+    digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
+    code = compiler.engine.kept_code(f"timed program {digest}", lambda: compiler.engine.object_code(written.module))
+    return compiler.engine.Loaded(code, [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)])
 
 
 def _room(size: int) -> np.ndarray:

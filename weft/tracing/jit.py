@@ -136,13 +136,13 @@ class Jit(Generic[R]):
         texts: list[str] = self._for(args, kwargs).executable.sources()
         return texts
 
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """What a call with these arguments does with its time and memory: print it. No state changes."""
+    def explain(self, *args: Any, repeats: int | None = None, **kwargs: Any) -> Explanation:
+        """What a call with these arguments does with its time and memory: print it. No state changes. `repeats`: runs that are timed."""
         made = self._for(args, kwargs)
         _, leaves = key_of(args, kwargs, self.static)
         with STATE_LOCK:
             held, addresses = made.inputs(leaves)
-            found = explain(made.executable, addresses)
+            found = explain(made.executable, addresses, repeats)
             del held  # the memory had to stay until now
             return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 from ...errors import Scope, Source
@@ -251,4 +252,13 @@ def lives(program: KernelProgram) -> list[Life]:
     return sorted(found, key=lambda life: -life.nbytes)
 
 
-__all__ = ["Life", "lives", "name", "reasons", "scopes", "sources", "updated"]
+def live_bytes(program: KernelProgram) -> dict[Kernel, int]:
+    """The bytes of the arena that are in use while each kernel runs."""
+    change = [0] * (len(program.kernels) + 1)
+    for life in lives(program):
+        change[life.first] += life.nbytes
+        change[life.last + 1] -= life.nbytes
+    return dict(zip(program.kernels, accumulate(change), strict=False))
+
+
+__all__ = ["Life", "live_bytes", "lives", "name", "reasons", "scopes", "sources", "updated"]

@@ -70,13 +70,36 @@ def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | N
             marks.append(gpu.mark())
         gpu.wait()
         runs.append([gpu.seconds(*pair) for pair in pairwise(marks)])
+    plain = _replayed(executable, frame, restore, repeats or FEWEST)
     seconds = np.median(runs[1:], axis=0) if len(commands) else np.zeros(0)
     total = dict.fromkeys(program.calls, 0.0)
     for step, time in zip(steps, seconds, strict=True):
         for call in step.calls:  # several small kernels share a launch, and its time
             total[call] += float(time) / len(step.calls)
     calls = [CallTime(i, call, max(total[call], 1e-9)) for i, call in enumerate(program.calls)]
-    return Profile(program, calls, len(runs) - 1)
+    return Profile(program, calls, len(runs) - 1, plain, float(sum(seconds)))
+
+
+def _replayed(
+    executable: ProfiledProgram, frame: list[int], restore: Sequence[tuple[int, int, int]], repeats: int
+) -> float:
+    """The time of a run as one recorded graph; 0 for programs with control flow that the host decides, which are not recorded."""
+    gpu = executable.gpu
+    if executable.commands.decides or not len(executable.commands):
+        return 0.0
+    graph = gpu.record(lambda: executable.runner.run(executable.commands, frame))
+    found = []
+    for _ in range(1 + repeats):
+        for target, source, size in restore:
+            gpu.copy(target, source, size)
+        keep_busy(gpu, ENQUEUED)
+        begin = gpu.mark()
+        gpu.replay(graph)
+        end = gpu.mark()
+        gpu.wait()
+        found.append(gpu.seconds(begin, end))
+    gpu.forget(graph)
+    return statistics.median(found[1:])
 
 
 def _frame(

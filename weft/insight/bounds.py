@@ -1,0 +1,52 @@
+"""What bounds a kernel, and what would help: the roofline read for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..runtime.facts import Roofline
+
+SHORT = 3e-6  # seconds: below, starting a kernel takes longer than its work
+NEAR = 0.7  # of the roof: little is left to gain
+FAR = 0.25
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What limits a kernel: "compute", "memory" or "launch", how close it is, and advice."""
+
+    limit: str
+    advice: str
+
+
+def bound_of(
+    name: str, seconds: float, flops: float, nbytes: float, least: float, format: str, roof: Roofline
+) -> Bound:
+    """What limits a kernel that takes so long for so much work."""
+    if seconds < SHORT and least < FAR * seconds:
+        return Bound("launch", "A larger batch, or fewer and larger layers: starting it takes longer than its work.")
+    memory = nbytes / roof.bandwidth if nbytes else 0.0
+    limit = "memory" if memory >= least else "compute"
+    return Bound(limit, _advice(name, limit, least / seconds, format))
+
+
+def _advice(name: str, limit: str, roof: float, format: str) -> str:
+    is_product = name.startswith(("matmul", "conv"))
+    if roof >= NEAR:
+        narrower = (
+            "a 16-bit format moves half of the bytes"
+            if limit == "memory"
+            else "int8 or a 16-bit format computes faster"
+        )
+        return (
+            f"It is near the roof: only less work helps; {narrower}."
+            if format == "float32"
+            else "It is near the roof: only less work helps."
+        )
+    if is_product and limit == "memory":
+        return "A larger batch reuses the weights that it reads; int8 or shared weights are fewer bytes."
+    if is_product:
+        return "Sizes that are multiples of the vector (16 channels or more), or a larger batch, fill the units better."
+    if limit == "memory":
+        return "It moves data: fewer passes (a fused op), a 16-bit format, or a layout that is read in order."
+    return "Its operations are few for each element: fuse it with a neighbour, or replace costly functions."
