@@ -5,13 +5,13 @@ from .energy_model import EnergyEstimate as EnergyEstimate
 from .energy_model import EnergyTable as EnergyTable
 from .energy_model import energy as energy
 from .energy_model import energy_table as energy_table
+from .layer_profile import KernelProfile as KernelProfile
+from .layer_profile import LayerProfile as LayerProfile
 from .machines import DescribedMachine as DescribedMachine
 from .machines import PublishedResult as PublishedResult
 from .machines import machine as machine
 from .machines import machines as machines
 from .machines import published as published
-from .profile import KernelProfile as KernelProfile
-from .profile import LayerProfile as LayerProfile
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .table_reader import Figure as Figure

@@ -9,8 +9,8 @@ computes several layers counts for each by its share of the work. Energy is mode
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,75 +20,10 @@ from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of
 from .energy_counts import row_counts
 from .energy_model import energy
+from .layer_profile import KernelProfile, LayerProfile, summed
 from .profile_text import profile_text
 
-NOTHING = 1e-12  # seconds: a layer that only renames values, such as a flatten
 PHASES = ("forward", "backward", "update")
-OUTSIDE = "outside of layers"  # the loss, metrics, the user's own code
-
-
-@dataclass(frozen=True)
-class KernelProfile:
-    """A kernel of a program."""
-
-    number: int
-    name: str
-    seconds: float
-    flops: float
-    nbytes: float
-    least: float  # seconds that the machine would need at its roof
-    live: int  # bytes of memory in use while it runs
-    format: str
-    joules: float  # modelled
-    layers: tuple[tuple[Scope, float], ...]
-    sources: tuple[str, ...]
-
-    @property
-    def roof(self) -> float:
-        """How close to the machine's roof it is: 1 is at the roof."""
-        return self.least / self.seconds
-
-    @property
-    def intensity(self) -> float:
-        """Operations for each byte moved."""
-        return self.flops / self.nbytes if self.nbytes else 0.0
-
-
-@dataclass(frozen=True)
-class LayerProfile:
-    """A layer in one phase of a step, or in all of them."""
-
-    path: str
-    kind: str
-    phase: str  # forward, backward, update; "" for the sum of them
-    seconds: float = 0.0
-    flops: float = 0.0
-    nbytes: float = 0.0
-    least: float = 0.0
-    joules: float = 0.0
-    live: int = 0
-    kernels: tuple[int, ...] = ()
-    root: int = 0
-
-    @property
-    def roof(self) -> float:
-        return self.least / self.seconds if self.seconds else 0.0
-
-    @property
-    def intensity(self) -> float:
-        return self.flops / self.nbytes if self.nbytes else 0.0
-
-    @property
-    def label(self) -> str:
-        return self.path or self.kind or ("optimizer" if self.phase == "update" else OUTSIDE)
-
-    def __add__(self, other: LayerProfile) -> LayerProfile:
-        sums = {
-            name: getattr(self, name) + getattr(other, name)
-            for name in ("seconds", "flops", "nbytes", "least", "joules")
-        }
-        kernels = tuple(dict.fromkeys((*self.kernels, *other.kernels)))
-        return replace(self, **sums, live=max(self.live, other.live), kernels=kernels)
 
 
 @dataclass(frozen=True)
@@ -112,17 +47,17 @@ class ProgramProfile:
     @cached_property
     def layers(self) -> tuple[LayerProfile, ...]:
         """Every layer in every phase, in the order in which they first run."""
-        return _summed(self.kernels, lambda scope: scope)
+        return summed(self.kernels, lambda scope: scope)
 
     @cached_property
     def by_layer(self) -> tuple[LayerProfile, ...]:
         """Every layer with all of its phases; the optimizer stands for itself."""
-        return _summed(self.kernels, lambda s: s if s.phase == "update" else s._replace(phase=""))
+        return summed(self.kernels, lambda s: s if s.phase == "update" else s._replace(phase=""))
 
     @cached_property
     def by_phase(self) -> dict[str, LayerProfile]:
         """Forward, backward and update."""
-        found = _summed(self.kernels, lambda s: Scope(phase=s.phase))
+        found = summed(self.kernels, lambda s: Scope(phase=s.phase))
         return {phase: one for phase in PHASES for one in found if one.phase == phase}
 
     @cached_property
@@ -207,39 +142,3 @@ def _kernel(number: int, calls: Sequence[Row], scale: float, node_nm: float) -> 
         main.scopes,
         main.sources,
     )
-
-
-def _summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) -> tuple[LayerProfile, ...]:
-    found: dict[Scope, LayerProfile] = {}
-    for kernel in kernels:
-        for scope, share in kernel.layers:
-            wanted = group(scope)
-            before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
-            found[wanted] = before + _part(kernel, share)
-    return _told_apart([one for one in found.values() if one.seconds > NOTHING])
-
-
-def _part(kernel: KernelProfile, share: float) -> LayerProfile:
-    return LayerProfile(
-        "",
-        "",
-        "",
-        share * kernel.seconds,
-        share * kernel.flops,
-        share * kernel.nbytes,
-        share * kernel.least,
-        share * kernel.joules,
-        kernel.live,
-        (kernel.number,),
-    )
-
-
-def _told_apart(layers: Sequence[LayerProfile]) -> tuple[LayerProfile, ...]:
-    """The same, with paths that begin with the network's name if there are several networks in the program."""
-    roots = list(dict.fromkeys(one.root for one in layers if one.root))
-    if len(roots) < 2:
-        return tuple(layers)
-    names = {root: next((o.kind for o in layers if o.root == root and not o.path), "network") for root in roots}
-    several = {name for name in names.values() if list(names.values()).count(name) > 1}
-    unique = {root: f"{name}{i + 1}" if name in several else name for i, (root, name) in enumerate(names.items())}
-    return tuple(replace(one, path=f"{unique[one.root]}/{one.path}".rstrip("/")) if one.root else one for one in layers)

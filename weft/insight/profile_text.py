@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from .profile import LayerProfile, ProgramProfile
+from ..explain import Explanation
+from .bounds import Bound
+from .layer_profile import KernelProfile, LayerProfile
 
 LONGEST = 44  # characters of a name
 LAYERS, WORST = 40, 10
 
 
-def profile_text(found: ProgramProfile, layers: int = LAYERS, worst: int = WORST) -> str:
+class PrintableProfile(Protocol):
+    """What the text needs of a profile: see `ProgramProfile`."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def node_nm(self) -> float: ...
+    @property
+    def explanation(self) -> Explanation: ...
+    @property
+    def layers(self) -> tuple[LayerProfile, ...]: ...
+    @property
+    def by_layer(self) -> tuple[LayerProfile, ...]: ...
+    @property
+    def by_phase(self) -> dict[str, LayerProfile]: ...
+    @property
+    def total(self) -> LayerProfile: ...
+    def bound(self, one: KernelProfile) -> Bound: ...
+    def worst(self, most: int) -> list[KernelProfile]: ...
+
+
+def profile_text(found: PrintableProfile, layers: int = LAYERS, worst: int = WORST) -> str:
     """The whole report; `layers` and `worst` limit its two tables."""
     parts = [_head(found), _layers(found, layers), _phases(found), _worst(found, worst), _notes(found)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _head(found: ProgramProfile) -> str:
+def _head(found: PrintableProfile) -> str:
     total, loss = found.total, 1.0 - found.total.least / max(found.total.seconds, 1e-12)
     return (
         f"{duration(found.seconds)} a call on {found.where}: {amount(total.flops)}FLOP ({amount(total.flops / found.seconds)}FLOP/s), "
@@ -26,7 +50,7 @@ def _head(found: ProgramProfile) -> str:
     )
 
 
-def _layers(found: ProgramProfile, most: int) -> str:
+def _layers(found: PrintableProfile, most: int) -> str:
     every = found.by_layer
     shown = sorted(sorted(every, key=lambda one: -one.seconds)[:most], key=every.index)
     phases = [phase for phase in ("forward", "backward", "update") if phase in found.by_phase]
@@ -55,7 +79,7 @@ def _layers(found: ProgramProfile, most: int) -> str:
 
 
 def _phase_time(
-    found: ProgramProfile, times: dict[tuple[str, str, int, str], float], one: LayerProfile, phase: str
+    found: PrintableProfile, times: dict[tuple[str, str, int, str], float], one: LayerProfile, phase: str
 ) -> str:
     if one is found.total:
         return duration(found.by_phase[phase].seconds)
@@ -65,14 +89,14 @@ def _phase_time(
     return duration(seconds) if seconds else ""
 
 
-def _numbers(found: ProgramProfile, one: LayerProfile) -> list[str]:
+def _numbers(found: PrintableProfile, one: LayerProfile) -> list[str]:
     return [
         duration(one.seconds), f"{one.seconds / max(found.total.seconds, 1e-12):.1%}", amount(one.flops), amount(one.nbytes),
         f"{one.intensity:.1f}", f"{one.roof:.0%}", amount(one.live), f"{amount(one.joules)}J",
     ]  # fmt: skip
 
 
-def _phases(found: ProgramProfile) -> str:
+def _phases(found: PrintableProfile) -> str:
     if len(found.by_phase) < 2:
         return ""
     parts = (
@@ -82,7 +106,7 @@ def _phases(found: ProgramProfile) -> str:
     return f"phases: {', '.join(parts)}"
 
 
-def _worst(found: ProgramProfile, most: int) -> str:
+def _worst(found: PrintableProfile, most: int) -> str:
     kernels = [k for k in found.worst(most) if k.seconds > k.least]
     if not kernels:
         return ""
@@ -95,7 +119,7 @@ def _worst(found: ProgramProfile, most: int) -> str:
     return table(rows, left=1, ragged=(3, 4))
 
 
-def _notes(found: ProgramProfile) -> str:
+def _notes(found: PrintableProfile) -> str:
     explanation = found.explanation
     lines = [f"roof: {explanation.roof}"]
     if explanation.overhead is not None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from ..runtime.facts import Roofline
-from .profile import LayerProfile, ProgramProfile
+from .layer_profile import LayerProfile
+from .profile import ProgramProfile
 from .profile_text import amount, duration
 
 WIDTH, HEIGHT = 760, 420

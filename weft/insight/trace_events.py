@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .profile import KernelProfile, ProgramProfile
+from .layer_profile import KernelProfile
+from .profile import ProgramProfile
 
 ROWS = {"phases": 1, "layers": 2, "kernels": 3}
 

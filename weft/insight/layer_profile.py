@@ -1,0 +1,112 @@
+"""The time, work and energy of kernels and of layers, and how those of layers follow from those of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import Scope
+
+NOTHING = 1e-12  # seconds: a layer that only renames values, such as a flatten
+OUTSIDE = "outside of layers"  # the loss, metrics, the user's own code
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """A kernel of a program."""
+
+    number: int
+    name: str
+    seconds: float
+    flops: float
+    nbytes: float
+    least: float  # seconds that the machine would need at its roof
+    live: int  # bytes of memory in use while it runs
+    format: str
+    joules: float  # modelled
+    layers: tuple[tuple[Scope, float], ...]
+    sources: tuple[str, ...]
+
+    @property
+    def roof(self) -> float:
+        """How close to the machine's roof it is: 1 is at the roof."""
+        return self.least / self.seconds
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte moved."""
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """A layer in one phase of a step, or in all of them."""
+
+    path: str
+    kind: str
+    phase: str  # forward, backward, update; "" for the sum of them
+    seconds: float = 0.0
+    flops: float = 0.0
+    nbytes: float = 0.0
+    least: float = 0.0
+    joules: float = 0.0
+    live: int = 0
+    kernels: tuple[int, ...] = ()
+    root: int = 0
+
+    @property
+    def roof(self) -> float:
+        return self.least / self.seconds if self.seconds else 0.0
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+    @property
+    def label(self) -> str:
+        return self.path or self.kind or ("optimizer" if self.phase == "update" else OUTSIDE)
+
+    def __add__(self, other: LayerProfile) -> LayerProfile:
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in ("seconds", "flops", "nbytes", "least", "joules")
+        }
+        kernels = tuple(dict.fromkeys((*self.kernels, *other.kernels)))
+        return replace(self, **sums, live=max(self.live, other.live), kernels=kernels)
+
+
+def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) -> tuple[LayerProfile, ...]:
+    """The kernels' figures by layer, those of one group together, in the order in which they first run."""
+    found: dict[Scope, LayerProfile] = {}
+    for kernel in kernels:
+        for scope, share in kernel.layers:
+            wanted = group(scope)
+            before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
+            found[wanted] = before + _part(kernel, share)
+    return _told_apart([one for one in found.values() if one.seconds > NOTHING])
+
+
+def _part(kernel: KernelProfile, share: float) -> LayerProfile:
+    return LayerProfile(
+        "",
+        "",
+        "",
+        share * kernel.seconds,
+        share * kernel.flops,
+        share * kernel.nbytes,
+        share * kernel.least,
+        share * kernel.joules,
+        kernel.live,
+        (kernel.number,),
+    )
+
+
+def _told_apart(layers: Sequence[LayerProfile]) -> tuple[LayerProfile, ...]:
+    """The same, with paths that begin with the network's name if there are several networks in the program."""
+    roots = list(dict.fromkeys(one.root for one in layers if one.root))
+    if len(roots) < 2:
+        return tuple(layers)
+    names = {root: next((o.kind for o in layers if o.root == root and not o.path), "network") for root in roots}
+    several = {name for name in names.values() if list(names.values()).count(name) > 1}
+    unique = {root: f"{name}{i + 1}" if name in several else name for i, (root, name) in enumerate(names.items())}
+    return tuple(replace(one, path=f"{unique[one.root]}/{one.path}".rstrip("/")) if one.root else one for one in layers)
