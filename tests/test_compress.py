@@ -19,6 +19,7 @@ from weft.compress import (
     share,
     weights_of,
 )  # fmt: skip
+from weft.compress.prune import lamp_scores
 
 RNG = np.random.default_rng(0)
 
@@ -219,3 +220,28 @@ def test_shared_weights_have_few_values_and_pruned_ones_stay_zero() -> None:
         prune(model, 0.1)
     with pytest.raises(weft.UserError, match="1 to 8 bits"):
         share(network(), 9)
+
+
+def test_lamp_scores_follow_their_definition_and_leave_small_layers_dense():
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((5, 7))
+    weight[0, 0] = 0.0
+    squares = weight.ravel() ** 2
+    expected = [s / squares[squares >= s].sum() for s in squares]
+    np.testing.assert_allclose(lamp_scores(weight).ravel(), expected, rtol=1e-12)
+    assert not lamp_scores(np.zeros((2, 3))).any()
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    model.layers[0].weight.assign(model.layers[0].weight * 100.0)  # magnitudes alone would empty the other layer
+    found = prune(model, 0.05, scope="global", score="lamp")
+    assert sum(d * n for d, n in zip(found.values(), (64 * 64, 64 * 4), strict=True)) == pytest.approx(
+        0.05 * (64 * 68), abs=1
+    )
+    assert found["layers.2.weight"] > found["layers.0.weight"]
+    again = prune(model, 0.02, scope="global", score="lamp")
+    assert all(again[path] <= found[path] for path in found)
+
+
+def test_unknown_scores_are_refused():
+    with pytest.raises(weft.UserError, match="score must be 'magnitude' or 'lamp', got 'size'"):
+        prune(nn.Linear(4, 4), 0.5, score="size")

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import UserError
 from ..nn.module import Module
 from .layers import by_weight
-from .prune import Scope, densities, gradual, prune
+from .prune import Scope, Score, densities, gradual, prune
 
 Retrain = Callable[..., Any]  # takes folder= and resume=, as weft.train.fit does
 
@@ -27,6 +27,7 @@ def prune_and_retrain(
     *,
     rounds: int = 3,
     scope: Scope = "layer",
+    score: Score = "magnitude",
     folder: str | Path | None = None,
     resume: bool = False,
     on_round: Callable[[int, dict[str, float], Any], None] | None = None,
@@ -39,7 +40,7 @@ def prune_and_retrain(
         raise UserError("prune_and_retrain", "resume=True needs the folder of the rounds.")
     results = []
     for number, wanted in enumerate(_rounds(model, density, rounds), 1):
-        prune(model, wanted, scope=scope)
+        prune(model, wanted, scope=scope, score=score)
         if folder is None:
             result = retrain()
         else:

@@ -3,13 +3,14 @@
     prune(model, 0.1)                        # a tenth of the weights of every layer is kept
     prune(model, {"fc1": 0.08, "fc3": 0.26}) # layer by layer
     prune(model, 0.1, scope="global")        # a tenth of all weights, wherever they are
+    prune(model, 0.02, scope="global", score="lamp")  # as many in each layer as keep what it computes
 
 Then train again: masks are state, what is masked stays zero. Pruning what is pruned already masks more; nothing comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -20,17 +21,42 @@ from .layers import Weight, by_weight, weights_of
 from .masks import Mask
 
 Scope = Literal["layer", "global"]
+Score = Literal["magnitude", "lamp"]
 
 
-def prune(model: Module, density: float | dict[str, float], *, scope: Scope = "layer") -> dict[str, float]:
+def prune(
+    model: Module, density: float | dict[str, float], *, scope: Scope = "layer", score: Score = "magnitude"
+) -> dict[str, float]:
     """Mask the smallest weights so that this share of them is kept; the density of every weight afterwards.
+
+    With `score="lamp"` (Lee et al. 2021) a weight's square counts relative to those of its layer that are at least as large. In one layer
+    that is the order of magnitudes; in the whole network it leaves small layers dense and thins out large ones, at very low densities too.
 
     >>> from weft import nn
     >>> prune(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 2)), 0.25)
     {'layers.0.weight': 0.25, 'layers.1.weight': 0.25}
     """
-    sizes = {path: np.abs(one.value) for path, one in weights_of(model).items()}
-    return prune_by("prune", model, density, sizes, scope=scope)
+    if score not in _SCORES:
+        raise UserError("prune", f"score must be {' or '.join(map(repr, _SCORES))}, got {score!r}.")
+    scores = {path: _SCORES[score](one.value) for path, one in weights_of(model).items()}
+    return prune_by("prune", model, density, scores, scope=scope)
+
+
+def lamp_scores(weight: np.ndarray) -> np.ndarray:
+    """The layer-adaptive scores of a weight: each square, divided by the sum of the squares that are at least as large.
+
+    >>> lamp_scores(np.array([1.0, -2.0, 3.0])).round(3).tolist()
+    [0.071, 0.308, 1.0]
+    """
+    squares = np.square(weight.ravel().astype(np.float64))
+    order = np.argsort(squares, kind="stable")
+    rest = np.cumsum(squares[order][::-1])[::-1]  # of this one and all larger ones
+    scores = np.zeros_like(squares)
+    scores[order] = np.divide(squares[order], rest, out=np.zeros_like(rest), where=rest > 0)
+    return scores.reshape(weight.shape)
+
+
+_SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"magnitude": np.abs, "lamp": lamp_scores}
 
 
 def prune_by(
