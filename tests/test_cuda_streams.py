@@ -5,6 +5,7 @@ forgot to wait for something finds wrong values.
 """
 
 import ctypes
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -120,7 +121,16 @@ def test_nothing_waits_while_work_is_recorded() -> None:
     gpu._api, gpu.lock, gpu._stream = LoggingDriver(), threading.RLock(), 0
     gpu._recording, gpu._given_back, gpu._small, gpu._unpinned = False, [], set(), []
     dropped = np.zeros(4, np.uint8)
-    gpu.record(lambda: (gpu.unpin(dropped), gpu.free(123)))  # type: ignore[arg-type, return-value, func-returns-value]
+    collects: list[bool] = []
+
+    def enqueue() -> None:
+        collects.append(gc.isenabled())
+        gpu.unpin(dropped)
+        gpu.free(123)
+
+    gpu.record(enqueue)
+    assert collects == [False]
+    assert gc.isenabled()
     gpu.unpin(dropped)
     freed = ["cuMemFreeAsync", "cuStreamSynchronize", "cuMemFreeHost"]
     recorded = ["cuStreamBeginCapture", "cuStreamEndCapture", *freed, "cuGraphInstantiate", "cuGraphDestroy"]

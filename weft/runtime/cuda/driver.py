@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compiler.gc_pause import uncollected
 from ...errors import RunError, UserError
 
 INSTALL = "Install what weft needs for NVIDIA GPUs with: pip install 'weft[cuda]'."
@@ -232,8 +233,12 @@ class Gpu:
     # --- graphs and waiting -----------------------------------------------------------------------------------------------------
 
     def record(self, enqueue: Callable[[], None]) -> Any:
-        """Work as one graph: what `enqueue` puts into the stream is not done but recorded."""
-        with self.lock:
+        """Work as one graph: what `enqueue` puts into the stream is not done but recorded.
+
+        No garbage is collected meanwhile: plans of the vendor's libraries free memory and unload code when they go, which would end the
+        recording with an error.
+        """
+        with self.lock, uncollected:
             self._recording = True
             try:
                 graph = self._recorded(enqueue)
