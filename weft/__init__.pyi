@@ -3,7 +3,9 @@
 from . import compress as compress
 from . import data as data
 from . import extend as extend
+from . import formats as formats
 from . import graph as graph
+from . import insight as insight
 from . import interpret as interpret
 from . import io as io
 from . import metrics as metrics
