@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import runpy
 from pathlib import Path
 
 import ml_dtypes
@@ -392,3 +394,27 @@ def test_the_command_on_a_run_a_file_and_a_name(
 
 def test_public_names() -> None:
     assert {"table", "round_to", "survey", "number_format"} <= set(dir(formats))
+
+
+# --- the documentation ------------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_of_the_page_are_current() -> None:
+    folder = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "formats"
+    drawn = runpy.run_path(str(folder / "draw.py"))["PICTURES"]
+    assert {path.stem for path in folder.glob("*.svg")} == set(drawn)
+    for name, picture in drawn.items():
+        kept, made = (folder / f"{name}.svg").read_text(encoding="utf-8"), picture()
+        if name == "gradients":  # machines differ in the last bits of a training: the same up to a few values
+            assert np.abs(bar_heights(kept) - bar_heights(made)).sum() < 0.02 * bar_heights(kept).sum()
+        else:
+            assert kept == made, f"{name}.svg is out of date: run docs/pictures/formats/draw.py"
+
+
+def bar_heights(svg: str) -> np.ndarray:
+    """The height of the bars at each column of a picture."""
+    found = np.zeros(800)
+    for x, height in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="[\d.]+" height="([\d.]+)" class="f[35]"', svg):
+        found[round(float(x))] += float(height)
+    assert found.sum() > 0
+    return found

@@ -13,6 +13,7 @@ from .survey import LEAST
 
 WIDTH, MARGIN, LINE = 720, 16, 18
 BAR, ROW = 12, 34  # heights of the range of a format, and of the histogram of a tensor
+FEW_ROWS, TALL_ROW = 3, 84
 MOST_ROWS = 60
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -47,11 +48,17 @@ class _Exponents:
 
 
 def magnitudes(
-    rows: Mapping[str, np.ndarray], formats: Sequence[str | NumberFormat], title: str, *, note: str = ""
+    rows: Mapping[str, np.ndarray],
+    formats: Sequence[str | NumberFormat],
+    title: str,
+    *,
+    against: str | NumberFormat | None = None,
+    note: str = "",
 ) -> str:
     """Histograms of exponents, floor(log2 |x|), one for each name, below the ranges of formats, as SVG.
 
-    The range of a float is solid for normal numbers and pale for subnormal ones. Counts are those of a survey: they begin at 2^-150.
+    The range of a float is solid for normal numbers and pale for subnormal ones. Counts are those of a survey: they begin at 2^-150. Values
+    that vanish or overflow in the format `against` have another colour.
 
         >>> counts = np.bincount([140, 145, 145], minlength=279)
         >>> magnitudes({"weight": counts}, ["float16"], "Magnitudes")[:4]
@@ -62,12 +69,14 @@ def magnitudes(
     axis = _Exponents(*_limits(shown, wanted), left, WIDTH - MARGIN)
     top = MARGIN + 2.0 * LINE
     middle = top + (BAR + 6) * len(wanted) + 10
-    bottom = middle + ROW * len(shown)
+    row = ROW if len(shown) > FEW_ROWS else TALL_ROW
+    bottom = middle + row * len(shown)
+    limits = None if against is None else number_format(against)
     parts = [svg.text(MARGIN, MARGIN + 12, title, "title"), *axis.ticks(top, bottom)]
     for number, one in enumerate(wanted):
         parts += _range(axis, one, number, top + number * (BAR + 6))
     for number, (name, counts) in enumerate(shown.items()):
-        parts += _histogram(axis, name, counts, middle + number * ROW)
+        parts += _histogram(axis, name, counts, middle + number * row, row, limits)
     parts.append(svg.text((left + WIDTH - MARGIN) / 2, bottom + 2 * LINE, "magnitude |x|", "soft", anchor="middle"))
     hidden = len(rows) - len(shown)
     more = "; ".join(part for part in (note, f"{hidden} more are not shown" if hidden else "") if part)
@@ -102,18 +111,27 @@ def _range(axis: _Exponents, format: NumberFormat, number: int, y: float) -> lis
     return parts
 
 
-def _histogram(axis: _Exponents, name: str, counts: np.ndarray, y: float) -> list[str]:
-    height, most = ROW - 8, max(1, int(counts.max(initial=0)))
+def _histogram(
+    axis: _Exponents, name: str, counts: np.ndarray, y: float, row: float, limits: NumberFormat | None
+) -> list[str]:
+    height, most = row - 8, max(1, int(counts.max(initial=0)))
     total = max(1, int(counts.sum()))
     fitted = svg.fit(name, axis.left - 10 - MARGIN, middle=True)
-    parts = [svg.text(axis.left - 10, y + ROW - 10, fitted, anchor="end", note=name)]
+    parts = [svg.text(axis.left - 10, y + row - 10, fitted, anchor="end", note=name)]
     for place in np.flatnonzero(counts):
         exponent, size = int(place) + LEAST, height * counts[place] / most
         if axis.low <= exponent < axis.high:
             wide = axis.x(exponent + 1) - axis.x(exponent)
             note = f"{100 * counts[place] / total:.2f} % of values are {power(exponent)} to {power(exponent + 1)}"
-            parts.append(svg.rect(axis.x(exponent), y + ROW - 4 - max(size, 0.7), max(wide - 0.6, 0.6), max(size, 0.7), "s5 f5", note=note))  # fmt: skip
+            kind = "f3" if limits is not None and _is_lost(exponent, limits) else "f5"
+            tall = max(size, 0.7)
+            parts.append(svg.rect(axis.x(exponent), y + row - 4 - tall, max(wide - 0.6, 0.6), tall, kind, note=note))
     return parts
+
+
+def _is_lost(exponent: int, format: NumberFormat) -> bool:
+    """Whether all values of an exponent become 0 or overflow: those below half of the smallest step vanish."""
+    return exponent + 1 <= math.log2(format.step) - 1 or 2.0**exponent > format.largest
 
 
 def number_line(formats: Sequence[str | NumberFormat], high: float, title: str) -> str:

@@ -228,7 +228,7 @@ def _activation(seen: _SeenValues, path: str, formats: Sequence[NumberFormat]) -
     values = np.concatenate(seen.samples) if seen.samples else np.zeros(0, np.float32)
     fits = {one.name: _noise(values, one, scale_for(seen.largest, one)) for one in formats}
     share = seen.zeros / max(1, seen.count)
-    return TensorFit(path, "activation", seen.shape, seen.low, seen.high, share, _exponents(values), fits)
+    return TensorFit(path, "activation", seen.shape, seen.low, seen.high, share, exponent_counts(values), fits)
 
 
 def _weights(model: Module, formats: Sequence[NumberFormat]) -> Iterable[TensorFit]:
@@ -240,7 +240,7 @@ def _weights(model: Module, formats: Sequence[NumberFormat]) -> Iterable[TensorF
         fits = {one.name: _noise(values.reshape(-1), one, scale_for(most, one)) for one in formats if is_rounded(values, one)}  # fmt: skip
         zeros = float((values == 0).mean())
         yield TensorFit(
-            path, "weight", values.shape, float(values.min()), float(values.max()), zeros, _exponents(values), fits
+            path, "weight", values.shape, float(values.min()), float(values.max()), zeros, exponent_counts(values), fits
         )
 
 
@@ -256,7 +256,13 @@ def _noise(values: np.ndarray, format: NumberFormat, scale: float) -> FormatNois
     return FormatNoise(float(beyond.mean()), float(vanished.mean()), ratio, scale)
 
 
-def _exponents(values: np.ndarray) -> np.ndarray:
+def exponent_counts(values: np.ndarray) -> np.ndarray:
+    """How many values have each exponent, floor(log2 |x|), from LEAST to MOST; zeros are left out.
+
+    >>> counts = exponent_counts(np.array([0.0, 1.0, -1.5, 0.25]))
+    >>> int(counts[0 - LEAST]), int(counts[-2 - LEAST])
+    (2, 1)
+    """
     finite = values[np.isfinite(values) & (values != 0)]
     _, exponents = np.frexp(finite.astype(np.float64).reshape(-1))
     return np.bincount(np.clip(exponents - 1, LEAST, MOST) - LEAST, minlength=MOST - LEAST + 1)

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..formats.survey import FORMATS, FormatSurvey, survey
 from ..nn.containers import Sequential
 from ..nn.module import Module
+from ..saved.program import Program
 from ..zoo.catalogue import ALIASES
 from .definitions import is_definition
 from .device import on
@@ -92,7 +93,8 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> SurveyedNetwork:
     split, examples = held_out(job.splits, settings["split"])
     _check_same(examples, tuple(learned.train.shape), list(learned.train.classes), folder.name)
     model, _ = learned.trained(folder, settings["checkpoint"])
-    return SurveyedNetwork(folder.name, model, learned.prepare(), examples, split)
+    network = Sequential(model) if isinstance(model, Program) else model  # so that its input and result can be rounded
+    return SurveyedNetwork(folder.name, network, learned.prepare(), examples, split)
 
 
 def _of_file(name: str, settings: Mapping[str, Any]) -> SurveyedNetwork:
