@@ -379,7 +379,7 @@ def test_the_command_on_a_run_a_file_and_a_name(
     assert of_file["float32_accuracy"] == pytest.approx(
         told["float32_accuracy"], abs=0.02
     )  # it takes bytes, of rounded pixels
-    assert any("no layers" in note for note in of_file["notes"])
+    assert any("without layers" in note for note in of_file["notes"])
     assert main(["formats", "logistic_regression", "data=digits", "formats=int8", "examples=64"]) == 0
     assert "not trained" in capsys.readouterr().out
     for words, message in [

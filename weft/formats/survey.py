@@ -21,7 +21,6 @@ from ..errors import UserError
 from ..interpret.recording import evaluating, recorded
 from ..nn.module import Module
 from ..ops.convert import asarray
-from ..saved.program import Program
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.task import prediction_of
@@ -163,7 +162,11 @@ def survey(
             tell(f"running in {one.name}")
             accuracies.append(network.accuracy(one, largest))
     return FormatSurvey(
-        tuple(tensors), tuple(accuracies), network.float_accuracy, sum(map(len, inputs)), _notes(model, wanted)
+        tuple(tensors),
+        tuple(accuracies),
+        network.float_accuracy,
+        sum(map(len, inputs)),
+        _notes(len(seen.keys() - {INPUT}), wanted),
     )
 
 
@@ -221,7 +224,10 @@ def _activations(model: Module, batches: Sequence[np.ndarray]) -> tuple[dict[str
     for name, shown in listed.items():
         path = name.partition("#")[0]  # a layer that is called again has one scale
         largest[path] = max(largest.get(path, 0.0), seen[shown].largest)
-    return seen, largest
+    in_order = dict.fromkeys(
+        [*(name for name in (INPUT,) if name in seen), *listed.values()]
+    )  # in which layers are computed
+    return {name: seen[name] for name in in_order}, largest
 
 
 def _activation(seen: _SeenValues, path: str, formats: Sequence[NumberFormat]) -> TensorFit:
@@ -330,7 +336,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-def _notes(model: Module, formats: Sequence[NumberFormat]) -> tuple[str, ...]:
+def _notes(layers: int, formats: Sequence[NumberFormat]) -> tuple[str, ...]:
     notes = []
     if any(isinstance(one, FixedFormat) and one.is_integer for one in formats):
         notes.append(
@@ -338,6 +344,8 @@ def _notes(model: Module, formats: Sequence[NumberFormat]) -> tuple[str, ...]:
         )
     if any(isinstance(one, FloatFormat) and not one.has_infinity for one in formats):
         notes.append("Beyond its range float8_e4m3 is nan: it has no infinity. No tensor is scaled into its range.")
-    if any(isinstance(part, Program) for part in model.modules()):
-        notes.append("A saved program has no layers that could be told apart: its input and its result are rounded.")
+    if layers < 2:
+        notes.append(
+            "The network is one layer, or a program without layers: only its input and its result are rounded."
+        )
     return tuple(notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from .settings import DEVICE, SETTINGS
 from .stored import settings_of
 
 EXAMPLES = 512
-BATCH = 64
+BATCH, LARGE_BATCH = 64, 8  # of large examples
+LARGE = 3 * 64 * 64  # numbers of an example; all activations of a batch are in memory at once
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -161,12 +163,12 @@ def _check_same(examples: Dataset, shape: tuple[int, ...], classes: list[str], n
 def _batches(network: SurveyedNetwork, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Batches of examples that lie evenly in a split, so that all classes occur where it is sorted."""
     examples = network.examples
-    count = min(count, len(examples))
-    if count > BATCH:
-        count -= count % BATCH  # batches of one size: the network is compiled once
+    count, batch = min(count, len(examples)), BATCH if prod(examples.shape) <= LARGE else LARGE_BATCH
+    if count > batch:
+        count -= count % batch  # batches of one size: the network is compiled once
     chosen = np.linspace(0, len(examples) - 1, count).astype(np.int64)
     return [
-        (_inputs(network, part), np.asarray(examples.labels[part])) for part in np.split(chosen, max(1, count // BATCH))
+        (_inputs(network, part), np.asarray(examples.labels[part])) for part in np.split(chosen, max(1, count // batch))
     ]
 
 
