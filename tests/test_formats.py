@@ -162,7 +162,8 @@ def test_rounding_in_a_network_is_round_to(name: str) -> None:
     ]
     values = np.concatenate(x).astype(np.float32)
     layer = RoundTo(name)
-    assert same(np.abs(weft.jit(lambda t: layer(t))(values).numpy()), np.abs(round_to(values, name)))
+    made = weft.jit(lambda t: layer(t))(values).numpy()
+    assert same(made + 0.0, round_to(values, name) + 0.0)  # but for the sign of 0
 
 
 # --- the table --------------------------------------------------------------------------------------------------------------------
@@ -287,6 +288,10 @@ def test_a_survey_of_a_network_by_hand() -> None:
         )
         return round_to(y @ w["layers.2.weight"].T + w["layers.2.bias"], format)
 
+    relu = next(one for one in found.tensors if one.path == "layers.0")
+    y = np.maximum(x @ before["layers.0.weight"].T + before["layers.0.bias"], 0)
+    assert relu.zeros == pytest.approx((y == 0).mean(), abs=0.002)
+    assert relu.formats["q3.4"].underflow == pytest.approx(((y > 0) & (round_to(y, "q3.4") == 0)).mean(), abs=0.002)
     labels = np.concatenate([y for _, y in data])
     by_format = {one.format: one for one in found.accuracies}
     for name in ("float8_e4m3", "q3.4"):
