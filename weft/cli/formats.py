@@ -28,10 +28,9 @@ KNOWN = {
 def formats(words: Sequence[str]) -> None:
     """Number formats, and what they do to a network: weft formats, weft formats RUN html=formats.html.
 
-    Alone it prints range, precision, energy, area and hardware of formats; formats=q3.12,int8 names others. With a run, a saved program
-    (net.weft data=...) or a network by name (lenet data=digits) it measures each tensor on held-out examples: overflow, values that become
-    0, and the ratio of signal to rounding noise; then it runs the network with its weights rounded, and with its activations rounded
-    too.
+    Alone it prints range, precision, energy, area and hardware of formats; formats=q3.12,int8 names others. With a run, or with data= and a
+    saved program or a network by name, it measures each tensor on held-out examples: overflow, values that become 0, and the ratio of
+    signal to rounding noise; then it runs the network with its weights rounded, and with its activations rounded too.
     """
     given = read("formats", words, KNOWN, 1)
     if not given.plain:
