@@ -5,6 +5,7 @@ import math
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -16,9 +17,11 @@ from weft.cli import main
 from weft.compiler.cpu.target import CpuTarget
 from weft.errors import UserError
 from weft.formats import RoundTo, number_format, round_to, survey, table
+from weft.formats import hardware as hardware_module
 from weft.formats.hardware import cpu_support, gpu_support
 from weft.formats.pictures import density, magnitudes, number_line, radix_point
 from weft.formats.rounding_layer import rounded
+from weft.runtime.cuda.device import CudaDevice
 
 SMALL = {
     "float16": (5, 10, np.float16),
@@ -236,6 +239,14 @@ def test_hardware_of_processors_and_gpus() -> None:
         "matrix units of int8",
     ]
     assert [gpu_support(of["tf32"], c) for c in (70, 80)] == ["", "matrix units"]
+
+
+def test_gpus_of_this_machine_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = object.__new__(CudaDevice)
+    vars(gpu).update(name="cuda", gpu=SimpleNamespace(capability=90))
+    monkeypatch.setattr(hardware_module, "devices", lambda: [gpu])
+    assert table("float8_e4m3")[0].hardware == {"cuda": "matrix units"}
+    assert table("float32")[0].hardware == {"cpu": "arithmetic", "cuda": "arithmetic"}
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def formats(words: Sequence[str]) -> None:
         replace_file(out, [page.survey_page(network.title, found, subtitle).encode()], "formats")
     if given["json"]:
         told = {"network": network.title, "split": network.split, **found.to_json()}
-        print(as_json({**told, "notes": [*network.notes, *found.notes]}))
+        print(as_json(told))
         return
     _print_survey(network, found)
     if given["html"] is not None:
@@ -76,5 +76,5 @@ def _print_survey(network: SurveyedNetwork, found: FormatSurvey) -> None:
     print(table(["SNR in dB", *names], rows, left=("SNR in dB",)))
     print("! overflow, 0 values that become 0, above 0.1 % of the values\n")
     print(table(["network", *names], [[title, *texts] for title, texts in accuracy_rows(found)], left=("network",)))
-    for note in (*network.notes, *found.notes):
+    for note in found.notes:
         print(f"\n{note}")

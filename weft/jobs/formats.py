@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def survey_formats(
             prepare=found.prepare,
             progress=lambda text: recorder.show("activity", text=text),
         )
-    return found, made
+    return found, replace(made, notes=(*found.notes, *made.notes))
 
 
 def _network(name: str, settings: Mapping[str, Any]) -> SurveyedNetwork:
