@@ -9,8 +9,9 @@ from ..report.page import document
 from ..report.svg import escape
 from .number_format import number_format
 from .pictures import magnitudes
-from .survey import FormatNoise, FormatSurvey, TensorFit, noise_text
+from .survey import FormatSurvey, noise_text
 from .table import LEGEND, TITLES, row_cells, table
+from .tensor_fit import FormatNoise, TensorFit
 
 STYLE = """<style>.wide{overflow-x:auto}.wide table{min-width:720px;font-size:13px}td.n{text-align:right;white-space:nowrap;
 font-variant-numeric:tabular-nums}.wide th{width:auto;color:var(--soft)}.wide tr:first-child th{text-align:right;white-space:nowrap}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..report import svg
 from .number_format import FixedFormat, FloatFormat, NumberFormat, number_format
-from .survey import LEAST
+from .tensor_fit import LEAST
 
 WIDTH, MARGIN, LINE = 720, 16, 18
 BAR, ROW = 12, 34  # heights of the range of a format, and of the histogram of a tensor

@@ -7,7 +7,7 @@ import numpy as np
 import weft
 from weft import data, nn, optim
 from weft.formats.pictures import density, magnitudes, number_line, radix_point
-from weft.formats.survey import exponent_counts
+from weft.formats.tensor_fit import exponent_counts
 
 SCALE = 2.0**15  # what weft.LossScale begins with
 
