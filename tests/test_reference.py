@@ -30,6 +30,8 @@ PACKAGES = [
     "weft.train",
     "weft.zoo",
     "weft.compress",
+    "weft.formats",
+    "weft.insight",
     "weft.io",
     "weft.report",
 ]

@@ -3,6 +3,7 @@
 from . import compress as compress
 from . import data as data
 from . import extend as extend
+from . import formats as formats
 from . import graph as graph
 from . import insight as insight
 from . import interpret as interpret

@@ -7,6 +7,7 @@ from .convert import convert as convert
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate
 from .export import export as export
+from .formats import formats as formats
 from .interpret import interpret as interpret
 from .job import job as job
 from .measure import bench as bench

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -191,7 +191,10 @@ class EnergyTable:
         """A format that is not in the table: a power law through the two that are; see `rules`."""
         if format in SIGNIFICANDS:
             width, low, high, rule = SIGNIFICANDS[format], ("float16", 11), ("float32", 24), f"float_{kind}"
-        elif (bits := integer_bits(format)) is not None:
+        elif (bits := integer_bits(format)) is not None and (kind, f"int{bits}") in self.operations:
+            same = self.operations[(kind, f"int{bits}")]  # the radix point of fixed point is the program's business
+            return replace(same, modelled=True, note=f"as int{bits}")
+        elif bits is not None:
             width, low, high, rule = bits, ("int8", 8), ("int32", 32), f"int_{kind}"
         else:
             known = sorted({*SIGNIFICANDS, *(name for _, name in self.operations)})
@@ -209,8 +212,8 @@ def integer_bits(format: str) -> int | None:
     """
     if match := re.fullmatch(r"u?int(\d{1,3})", format):
         return max(1, int(match[1]))
-    if match := re.fullmatch(r"[qQ](-?\d{1,3})\.(-?\d{1,3})", format):
-        return max(1, 1 + int(match[1]) + int(match[2]))
+    if match := re.fullmatch(r"(u?)q(-?\d{1,3})\.(-?\d{1,3})", format):
+        return max(1, (not match[1]) + int(match[2]) + int(match[3]))
     return None
 
 
