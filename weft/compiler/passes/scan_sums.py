@@ -111,12 +111,12 @@ def _sequence(body: Graph, node: Node, carried: int, sequences: int) -> int | No
 def _summed(step: Node, stacks: Sequence[Node]) -> Node:
     """The sum over all steps of what one step adds, from the stacks of what it is computed from."""
     if step.op.name == "permute":
-        return make(step.op, (_summed(step.inputs[0], stacks),), step.params)
+        return make(step.op, (_summed(step.inputs[0], stacks),), step.params, step.source)
     if step.op.name == "reshape":
-        return make(step.op, (_summed(step.inputs[0], stacks),), step.params)
+        return make(step.op, (_summed(step.inputs[0], stacks),), step.params, step.source)
     if step.op.name == "sum":
         axes = (0, *(a + 1 for a in step.param("axes")))
-        return make(step.op, tuple(stacks), (axes,))
+        return make(step.op, tuple(stacks), (axes,), step.source)
     a, b, out = step.get_params("a", "b", "out")
     letter = next(c for c in "tuvwxyzabcdefghijklmnopqrs" if c not in a + b)
-    return make(step.op, tuple(stacks), (letter + a, letter + b, out))
+    return make(step.op, tuple(stacks), (letter + a, letter + b, out), step.source)
