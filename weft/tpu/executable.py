@@ -1,0 +1,226 @@
+"""A graph compiled for the simulated machine: exact values, and modelled times."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Graph, close
+from ..graph.node import Node
+from ..options import CompileOptions
+from ..runtime import native
+from ..runtime.device import STATE_LOCK
+from ..runtime.facts import CallTime, Facts, Profile
+from ..runtime.reference import compute
+from ..runtime.team import address_of
+from .compile import compiled_program
+from .instructions import TpuProgram
+from .machine import TpuMachine
+from .partition import Partition, Step
+from .report import TpuReport
+from .roof import TpuRoof
+
+LEAST = 1e-12  # seconds of a call that the machine does not notice
+
+
+class HostExecutable(native.NativeExecutable):
+    """A program without products, on the simulated host."""
+
+    where = "the simulated host of a TPU"
+
+    def notes(self) -> list[str]:
+        return ["the whole program runs on the host: it has no product of int8", *super().notes()]
+
+
+class TpuExecutable(native.NativeExecutable):
+    """A program with products of int8. Its kernels are those that the CPU's planner would make; times, sources and roof are the machine's."""
+
+    where = "simulated TPU"
+
+    def __init__(
+        self,
+        graph: Graph,
+        updates: Mapping[int, int],
+        options: CompileOptions,
+        constants: frozenset[int],
+        machine: TpuMachine,
+    ) -> None:
+        self.describe(graph, updates, options, constants)
+        self.machine = machine
+        self.parts, self.instructions = compiled_program(graph, constants, machine)
+        self._values = Interpreter(self.parts, options)
+
+    @cached_property
+    def facts(self) -> Facts:  # type: ignore[override]
+        with self._as_made():
+            return native.planned(self.graph, self.updates, self.options, self.constants)
+
+    @cached_property
+    def report(self) -> TpuReport:
+        return TpuReport(self.instructions)
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
+        given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
+        with STATE_LOCK:
+            # Copies: a result may be a view of an input, and an input is replaced.
+            found = [np.array(array, order="C") for array in self._values.run(given)]
+            for number, position in self.updates.items():
+                given[position][...] = found[number]
+        return [array for number, array in enumerate(found) if number not in self.updates]
+
+    def sources(self) -> list[str]:
+        """The listing of its instructions."""
+        return [self.instructions.text()]
+
+    def notes(self) -> list[str]:
+        return [f"on the host: {part}" for part in self.report.host_parts]
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        return self.report.seconds
+
+    def roof(self) -> TpuRoof:  # type: ignore[override]
+        return TpuRoof(self.machine)
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        """The modelled time of each product, its activations included, at the kernel with that product; the rest is transfers."""
+        program = self.program
+        times = _Times(self.instructions, self.parts, self.report)
+        calls = [CallTime(i, call, times.of(call.kernel.anchor)) for i, call in enumerate(program.calls)]
+        others = [i for i, c in enumerate(calls) if c.seconds == 0.0]
+        for i in others:
+            calls[i] = CallTime(i, calls[i].call, max(LEAST, times.left() / len(others)))
+        return Profile(program, calls, repeats or 1)
+
+
+class _Times:
+    """Modelled seconds of products, found by their types: the compiler rewrites nodes, but keeps products in their order."""
+
+    def __init__(self, program: TpuProgram, parts: Partition, report: TpuReport) -> None:
+        self.total, self.given = report.seconds, 0.0
+        self.known: dict[Any, list[float]] = {}
+        for number, step in enumerate(parts.steps):
+            if step.product is not None:
+                key = _size(step.product.node)
+                self.known.setdefault(key, []).append(report.stage_seconds(number))
+
+    def of(self, anchor: Node | None) -> float:
+        found = self.known.get(_size(anchor)) if anchor is not None else None
+        if not found:
+            return 0.0
+        seconds = max(LEAST, found.pop(0))
+        self.given += seconds
+        return seconds
+
+    def left(self) -> float:
+        return max(0.0, self.total - self.given)
+
+
+def _size(node: Node) -> tuple[str, int, int]:
+    """What stays of a product when its operands are moved: the number of its results and of its weights."""
+    return node.op.name.removesuffix("_last"), prod(node.shape), prod(node.inputs[-1].shape) if node.inputs else 0
+
+
+class Interpreter:
+    """Computes the values of a partitioned graph: products in exact integers, activations by the definitions of their ops, the host's parts in native code."""
+
+    def __init__(self, parts: Partition, options: CompileOptions) -> None:
+        self.parts, self.options = parts, options
+        self.host = {step: _HostPart(step, parts, options) for step in parts.steps if step.kind == "host" and step.nodes}
+        self.static = self._static_nodes()
+        self.last_reads = self._last_reads()
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        known: dict[Node, Any] = dict(zip(self.parts.graph.inputs, arrays, strict=True))
+        with np.errstate(all="ignore"):
+            for node in self.static:
+                known[node] = compute(node, [known[i] for i in node.inputs])
+            for step in self.parts.steps:
+                self._run_step(step, known)
+                for node in self.last_reads[step]:
+                    known.pop(node, None)
+        return [known[node] for node in self.parts.graph.outputs]
+
+    def _run_step(self, step: Step, known: dict[Node, Any]) -> None:
+        if step in self.host:
+            self.host[step].run(known)
+            return
+        if step.product is not None:
+            p = step.product
+            moved = {p.x: known[p.x]}
+            for node in p.path:
+                moved[node] = compute(node, [moved[node.inputs[0]]])
+            known[p.node] = p.sums(moved[p.operand], known[p.weight])
+        for node in step.nodes:
+            known[node] = compute(node, [known[i] for i in node.inputs])
+
+    def _static_nodes(self) -> list[Node]:
+        """Constants that products and activations read, with what they are made of."""
+        wanted = {step.product.weight for step in self.parts.steps if step.product is not None}
+        wanted |= {i for step in self.parts.steps if step.kind != "host" for n in step.nodes for i in n.inputs}
+        wanted |= {*self.parts.graph.outputs}
+        order = []
+        for node in reversed(self.parts.graph.nodes):
+            if node in wanted and self.parts.static[node] and node not in self.parts.graph.inputs:
+                order.append(node)
+                wanted |= {*node.inputs}
+        return order[::-1]
+
+    def _last_reads(self) -> dict[Step, list[Node]]:
+        """The nodes that no later step reads."""
+        last: dict[Node, Step] = {}
+        for step in self.parts.steps:
+            last |= dict.fromkeys([*step.reads, *step.nodes], step)
+            if step.product is not None:
+                last[step.product.node] = step
+        kept = {*self.parts.graph.inputs, *self.parts.graph.outputs, *self.static}
+        found: dict[Step, list[Node]] = {step: [] for step in self.parts.steps}
+        for node, step in last.items():
+            if node not in kept:
+                found[step].append(node)
+        return found
+
+
+class _HostPart:
+    """A step of the host as native code."""
+
+    def __init__(self, step: Step, parts: Partition, options: CompileOptions) -> None:
+        self.outputs = [n for n in step.nodes if _is_used_outside(n, step, parts)]
+        inputs: dict[Node, None] = {}
+        for node in step.reads:
+            inputs |= dict.fromkeys(_roots(node, parts))
+        self.inputs = list(inputs)
+        graph = close(self.inputs, self.outputs)
+        self.native = native.NativeExecutable(graph, {}, native.fitting(graph, options))
+
+    def run(self, known: dict[Node, Any]) -> None:
+        arrays = [native.contiguous(np.asarray(known[node])) for node in self.inputs]
+        place = address_of()
+        known |= dict(zip(self.outputs, self.native.call([place(array) for array in arrays]), strict=True))
+
+
+def _roots(node: Node, parts: Partition) -> list[Node]:
+    """The values that a node outside of a step is made of: itself, or the inputs that a constant is computed from."""
+    if not parts.static[node]:
+        return [node]
+    found, waiting = [], [node]
+    while waiting:
+        node = waiting.pop()
+        if node in parts.graph.inputs:
+            found.append(node)
+        waiting += node.inputs
+    return found
+
+
+def _is_used_outside(node: Node, step: Step, parts: Partition) -> bool:
+    return node in parts.graph.outputs or any(node in other.reads for other in parts.steps if other is not step)
+
+
+def _array_at(address: int, node: Node) -> np.ndarray:
+    """The array at an address, which the caller keeps alive."""
+    memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
+    return np.ndarray(node.shape, node.dtype.numpy, memory)  # type: ignore[arg-type]  # an array of ctypes is a buffer

@@ -1,0 +1,150 @@
+"""Products of int8 in a graph: how they look to the array, and their exact sums.
+
+int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes such a product if both operands were int8 and the weights are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import int8, int32
+from ..graph.node import Node
+from .stages import CONVOLVE, MULTIPLY
+
+EXACT = 1024  # products of int8 that float32 sums without rounding: 1024 * 128 * 128 = 2^24
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayProduct:
+    """A product or convolution as (rows x inner) times (inner x columns)."""
+
+    node: Node
+    x: Node  # the activations, int8
+    path: tuple[Node, ...]  # from them to the operand: padding, movement, conversion to int32
+    operand: Node
+    weight: Node  # int32, constant
+    kind: str
+    rows: int
+    inner: int
+    columns: int
+    groups: int
+    sums: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the operands
+
+    @property
+    def name(self) -> str:
+        return "convolution" if self.kind == CONVOLVE else "linear"
+
+
+def array_product(node: Node, static: Mapping[Node, bool]) -> ArrayProduct | None:
+    """How the array computes a node; None if it cannot."""
+    if node.dtype is not int32 or node.op.name not in ("conv", "contract"):
+        return None
+    first, second = node.inputs
+    if static[first] == static[second]:
+        return None
+    is_swapped = static[first]
+    operand, weight = (second, first) if is_swapped else (first, second)
+    narrow, path = int8_source(operand)
+    if narrow is None or static[narrow] or int8_source(weight)[0] is None:
+        return None
+    if node.op.name == "conv":
+        return None if is_swapped else _convolution(node, narrow, path)
+    return _contraction(node, narrow, path, is_swapped)
+
+
+def int8_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
+    """The int8 tensor that a node only widens and moves, and the nodes from there."""
+    path: list[Node] = []
+    while node.dtype is not int8:
+        if not (node.op.name in ("cast", "pad") or node.op.kernel == "view") or len(node.inputs) != 1:
+            return None, ()
+        path.append(node)
+        node = node.inputs[0]
+    while node.inputs and (node.op.name == "pad" or (node.op.kernel == "view" and node.op.name != "expand")):
+        path.append(node)
+        node = node.inputs[0]
+    return node, tuple(reversed(path))
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------------------
+
+
+def _convolution(node: Node, narrow: Node, path: tuple[Node, ...]) -> ArrayProduct:
+    x, w = node.inputs
+    groups = int(node.param("groups"))
+    rows, inner = prod((node.shape[0], *node.shape[2:])), prod(w.shape[1:])
+
+    def sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return convolution_sums(x, w, *node.get_params("stride", "padding", "dilation", "groups"))
+
+    return ArrayProduct(
+        node, narrow, path, x, w, CONVOLVE, rows, inner, w.shape[0] // groups, groups, sums
+    )  # fmt: skip
+
+
+def convolution_sums(
+    x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int
+) -> np.ndarray:
+    """A convolution of integers from -128 to 127, exactly: windows of one image at a time, times the filters."""
+    kernel = w.shape[2:]
+    axes = tuple(range(2, x.ndim))
+    x = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float32)
+    span = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+    windows = np.lib.stride_tricks.sliding_window_view(x, span, axes)
+    steps = (slice(None), slice(None), *(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))
+    windows = windows[steps]  # image, channel, place ..., kernel ...
+    places, filters, channels = windows.shape[2:-len(kernel)], len(w) // groups, x.shape[1] // groups
+    found = np.empty((len(x), len(w), *places), np.int32)
+    inner = channels * prod(kernel)
+    matrices = w.reshape(groups, filters, inner).astype(np.float32)
+    for image, result in zip(windows, found, strict=True):
+        for group in range(groups):
+            part = image[group * channels : (group + 1) * channels]
+            rows = np.moveaxis(part, 0, len(kernel)).reshape(-1, inner)
+            result[group * filters : (group + 1) * filters] = (
+                exact_product(matrices[group], rows.T).reshape(filters, *places)
+            )  # fmt: skip
+    return found
+
+
+# --- matrix products --------------------------------------------------------------------------------------------------------------
+
+
+def _contraction(node: Node, narrow: Node, path: tuple[Node, ...], is_swapped: bool) -> ArrayProduct | None:
+    a, b, out = node.get_params("a", "b", "out")
+    x, w = node.inputs
+    if is_swapped:
+        a, b, x, w = b, a, w, x
+    kept_a, kept_b = [c for c in a if c in out], [c for c in b if c in out]
+    inner = [c for c in a if c not in out]
+    if set(kept_a) & set(kept_b) or set(inner) != {c for c in b if c not in out}:
+        return None  # a product for each of a batch of weights
+    size = {**dict(zip(a, x.shape, strict=True)), **dict(zip(b, w.shape, strict=True))}
+
+    def sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        left = x.transpose([a.index(c) for c in [*kept_a, *inner]]).reshape(-1, prod(size[c] for c in inner))
+        right = w.transpose([b.index(c) for c in [*inner, *kept_b]]).reshape(left.shape[1], -1)
+        found = exact_product(left.astype(np.float32), right.astype(np.float32))
+        letters = [*kept_a, *kept_b]
+        return found.reshape([size[c] for c in letters]).transpose([letters.index(c) for c in out])
+
+    rows, columns = prod(size[c] for c in kept_a), prod(size[c] for c in kept_b)
+    total = prod(size[c] for c in inner)
+    return ArrayProduct(node, narrow, path, x, w, MULTIPLY, rows, total, columns, 1, sums)
+
+
+def exact_product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """A product of integers from -128 to 127 that are stored as float32, in int32: partial sums that float32 holds exactly are added as integers.
+
+    >>> exact_product(np.full((1, 5000), -128, np.float32), np.full((5000, 1), -128, np.float32)).tolist()
+    [[81920000]]
+    """
+    total = np.zeros((len(x), w.shape[1]), np.int32)
+    for first in range(0, x.shape[1], EXACT):
+        total += (x[:, first : first + EXACT] @ w[first : first + EXACT]).astype(np.int32)
+    return total
