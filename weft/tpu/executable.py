@@ -19,7 +19,6 @@ from ..runtime.facts import CallTime, Facts, Profile
 from ..runtime.reference import compute
 from ..runtime.team import address_of
 from .compile import compiled_program
-from .instructions import TpuProgram
 from .machine import TpuMachine
 from .partition import Partition, Step
 from .report import TpuReport
@@ -87,42 +86,26 @@ class TpuExecutable(native.NativeExecutable):
         return TpuRoof(self.machine)
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-        """The modelled time of each product, its activations included, at the kernel with that product; the rest is transfers."""
+        """The modelled time of each product, its activations included, at the kernel with that product; transfers are shared among the others."""
         program = self.program
-        times = _Times(self.instructions, self.parts, self.report)
-        calls = [CallTime(i, call, times.of(call.kernel.anchor)) for i, call in enumerate(program.calls)]
-        others = [i for i, c in enumerate(calls) if c.seconds == 0.0]
-        for i in others:
-            calls[i] = CallTime(i, calls[i].call, max(LEAST, times.left() / len(others)))
+        main = {call.kernel: number for number, call in enumerate(program.calls)}  # the last call of a kernel is its product
+        known = self._product_seconds()
+        seconds = [0.0] * len(program.calls)
+        for kernel, number in main.items():
+            found = known.get(prod(kernel.anchor.shape)) if kernel.anchor is not None else None
+            if found:
+                seconds[number] = found.pop(0)
+        left = (self.report.seconds - sum(seconds)) / max(1, seconds.count(0.0))
+        calls = [CallTime(i, call, max(LEAST, seconds[i] or left)) for i, call in enumerate(program.calls)]
         return Profile(program, calls, repeats or 1)
 
-
-class _Times:
-    """Modelled seconds of products, found by their types: the compiler rewrites nodes, but keeps products in their order."""
-
-    def __init__(self, program: TpuProgram, parts: Partition, report: TpuReport) -> None:
-        self.total, self.given = report.seconds, 0.0
-        self.known: dict[Any, list[float]] = {}
-        for number, step in enumerate(parts.steps):
+    def _product_seconds(self) -> dict[int, list[float]]:
+        """Seconds of products by the number of their results: the compiler rewrites nodes, but keeps these and their order."""
+        found: dict[int, list[float]] = {}
+        for number, step in enumerate(self.parts.steps):
             if step.product is not None:
-                key = _size(step.product.node)
-                self.known.setdefault(key, []).append(report.stage_seconds(number))
-
-    def of(self, anchor: Node | None) -> float:
-        found = self.known.get(_size(anchor)) if anchor is not None else None
-        if not found:
-            return 0.0
-        seconds = max(LEAST, found.pop(0))
-        self.given += seconds
-        return seconds
-
-    def left(self) -> float:
-        return max(0.0, self.total - self.given)
-
-
-def _size(node: Node) -> tuple[str, int, int]:
-    """What stays of a product when its operands are moved: the number of its results and of its weights."""
-    return node.op.name.removesuffix("_last"), prod(node.shape), prod(node.inputs[-1].shape) if node.inputs else 0
+                found.setdefault(prod(step.product.node.shape), []).append(self.report.stage_seconds(number))
+        return found
 
 
 class Interpreter:

@@ -92,23 +92,17 @@ def convolution_sums(
 ) -> np.ndarray:
     """A convolution of integers from -128 to 127, exactly: windows of one image at a time, times the filters."""
     kernel = w.shape[2:]
-    axes = tuple(range(2, x.ndim))
     x = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float32)
     span = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
-    windows = np.lib.stride_tricks.sliding_window_view(x, span, axes)
+    windows = np.lib.stride_tricks.sliding_window_view(x, span, tuple(range(2, x.ndim)))
     steps = (slice(None), slice(None), *(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))
     windows = windows[steps]  # image, channel, place ..., kernel ...
-    places, filters, channels = windows.shape[2:-len(kernel)], len(w) // groups, x.shape[1] // groups
-    found = np.empty((len(x), len(w), *places), np.int32)
-    inner = channels * prod(kernel)
-    matrices = w.reshape(groups, filters, inner).astype(np.float32)
+    found = np.empty((len(x), len(w), *windows.shape[2 : -len(kernel)]), np.int32)
+    inner = prod(w.shape[1:])
+    matrices = w.reshape(groups, -1, inner).astype(np.float32)
     for image, result in zip(windows, found, strict=True):
-        for group in range(groups):
-            part = image[group * channels : (group + 1) * channels]
-            rows = np.moveaxis(part, 0, len(kernel)).reshape(-1, inner)
-            result[group * filters : (group + 1) * filters] = (
-                exact_product(matrices[group], rows.T).reshape(filters, *places)
-            )  # fmt: skip
+        columns = np.moveaxis(image, range(1, x.ndim - 1), range(-len(kernel), 0)).reshape(groups, inner, -1)
+        result[...] = exact_product(matrices, columns).reshape(result.shape)
     return found
 
 
@@ -144,7 +138,7 @@ def exact_product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     >>> exact_product(np.full((1, 5000), -128, np.float32), np.full((5000, 1), -128, np.float32)).tolist()
     [[81920000]]
     """
-    total = np.zeros((len(x), w.shape[1]), np.int32)
-    for first in range(0, x.shape[1], EXACT):
-        total += (x[:, first : first + EXACT] @ w[first : first + EXACT]).astype(np.int32)
+    total = np.zeros((*x.shape[:-1], w.shape[-1]), np.int32)
+    for first in range(0, x.shape[-1], EXACT):
+        total += (x[..., first : first + EXACT] @ w[..., first : first + EXACT, :]).astype(np.int32)
     return total

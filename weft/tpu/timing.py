@@ -99,15 +99,14 @@ class _Clock:
     sums: dict[int, int] = field(default_factory=dict)  # when the sums of a group are complete
     occupied: deque[tuple[int, int, int]] = field(default_factory=deque)  # rows of accumulators: group, rows, free from
     current_tile: int = -1
+    last_product: int = 0  # the stage of it
     macs: int = 0
 
     def run(self, instructions: Iterable[Instruction]) -> Timing:
-        last = 0
         for instruction in instructions:
             start, end = self._step(instruction)
             self.record.append(TimedInstruction(instruction, start, end))
-            last = instruction.stage
-        self._finish(last)
+        self._finish()
         total: Counter[str] = Counter({cause: 0 for cause in CAUSES})
         for stage in self.by_stage:
             total.update(stage)
@@ -165,6 +164,7 @@ class _Clock:
         self.by_stage[instruction.stage][COMPUTE] += instruction.cycles
         self.sums[instruction.group] = end + self.machine.fill_cycles
         self.macs += instruction.macs
+        self.last_product = instruction.stage
         return start, end
 
     def _room(self, instruction: MatrixMultiply) -> int:
@@ -204,9 +204,10 @@ class _Clock:
             self.by_stage[stage][cause] += end - now
             now = end
 
-    def _finish(self, stage: int) -> None:
+    def _finish(self) -> None:
         """After the last product: its activations, then the transfers of results."""
-        for cause, free in ((ACTIVATION, self.activation_free), (HOST, self.host_free)):
+        ends = ((ACTIVATION, self.activation_free, self.last_product), (HOST, self.host_free, -1))
+        for cause, free, stage in ends:
             if free > self.matrix_free:
                 self.by_stage[stage][cause] += free - self.matrix_free
                 self.matrix_free = free
