@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UserError
-from .machine import MIB, TpuMachine
+from .machine import TpuMachine, size_text
 from .stages import Stage, TpuValue
 
 NEVER = 1 << 60
@@ -81,6 +81,6 @@ def _check_that_it_fits(stage: Stage, needed: set[TpuValue], machine: TpuMachine
     if total > machine.unified_buffer_bytes:
         raise UserError(
             "tpu",
-            f"{stage.name} reads and writes {total / MIB:.1f} MiB at a time, and the unified buffer has {machine.unified_buffer_bytes / MIB:g} MiB. "
+            f"{stage.name} reads and writes {size_text(total)} at a time, and the unified buffer has {size_text(machine.unified_buffer_bytes)}. "
             "Use smaller batches, or a machine with a larger unified buffer.",
         )

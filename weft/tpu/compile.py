@@ -113,4 +113,11 @@ def _why_not(node: Node, parts: Partition) -> str:
         return f"of {node.dtype.name} (the array multiplies int8)"
     if all(not parts.static[i] for i in node.inputs):
         return "of two activations (weights must be constants)"
-    return f"of {node.dtype.name} that the array has no form for"
+    widths = ", ".join(dict.fromkeys(_before_casts(i).dtype.name for i in node.inputs))
+    return f"of {widths} (the array multiplies int8, with weights that all rows share)"
+
+
+def _before_casts(node: Node) -> Node:
+    while node.op.name == "cast" or (node.op.kernel == "view" and node.inputs):
+        node = node.inputs[0]
+    return node

@@ -62,7 +62,7 @@ def register_machine(name: str, machine: TpuMachine) -> Device:
     """Make a simulated machine with other settings known as a device.
 
     >>> register_machine("tpu-small", TpuMachine(rows=4, columns=4)).about()
-    'simulated TPU: 4 x 4 cells at 700 MHz (0.0 TOPS), accumulators 4 MiB, unified buffer 24 MiB, weights at 34 GB/s through 4 tiles, host at 14 GB/s'
+    'simulated TPU: 4 x 4 cells at 700 MHz (0.0224 TOPS), accumulators 4 MiB, unified buffer 24 MiB, weights at 34 GB/s through 4 tiles, host at 14 GB/s'
     """
     return register(TpuDevice(name, machine))
 

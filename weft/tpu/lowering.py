@@ -27,7 +27,7 @@ from .instructions import (
     WriteHostMemory,
 )
 from .machine import TpuMachine
-from .stages import HostStage, MatrixStage, Stage, VectorStage
+from .stages import HostStage, MatrixStage, Stage, TpuValue, VectorStage
 
 Span = tuple[int, int]
 
@@ -39,7 +39,7 @@ def lowered(stages: Sequence[Stage], machine: TpuMachine, host: Sequence[str] = 
     instructions: list[Instruction] = []
     for number, stage in enumerate(stages):
         instructions += _moves(plan, number)
-        instructions += lowering.stage(number, stage)
+        instructions += lowering.stage(number, stage, (*stage.reads, *plan.evicted[number]))
     return TpuProgram(machine, tuple(stages), tuple(instructions), plan.most_bytes, plan.spilled, tuple(host))
 
 
@@ -56,14 +56,16 @@ class _Lowering:
     tiles: Iterator[int]
     groups: Iterator[int]
 
-    def stage(self, number: int, stage: Stage) -> Iterator[Instruction]:
+    def stage(self, number: int, stage: Stage, waits: tuple[TpuValue, ...]) -> Iterator[Instruction]:
+        """`waits`: the values that it reads, and those that make room for it."""
         if isinstance(stage, MatrixStage):
-            if stage.reads:
-                yield Synchronize(number, stage.reads)
-            yield from self._product(number, stage)
+            if waits:
+                yield Synchronize(number, waits)
+            for tiles in _weight_tiles(stage, self.machine):
+                yield from self._outputs(number, stage, tiles, waits)
         elif isinstance(stage, VectorStage):
             if stage.elements:
-                yield Vector(number, stage.function, stage.elements, stage.reads, stage.writes)
+                yield Vector(number, stage.function, stage.elements, waits, stage.writes)
         elif isinstance(stage, HostStage):
             for value in stage.reads:
                 yield WriteHostMemory(number, value)
@@ -71,11 +73,9 @@ class _Lowering:
             for value in stage.writes:
                 yield ReadHostMemory(number, value)
 
-    def _product(self, number: int, stage: MatrixStage) -> Iterator[Instruction]:
-        for tiles in _weight_tiles(stage, self.machine):
-            yield from self._outputs(number, stage, tiles)
-
-    def _outputs(self, number: int, stage: MatrixStage, tiles: Sequence[_WeightTile]) -> Iterator[Instruction]:
+    def _outputs(
+        self, number: int, stage: MatrixStage, tiles: Sequence[_WeightTile], waits: tuple[TpuValue, ...]
+    ) -> Iterator[Instruction]:
         """One part of the outputs: its tiles for all rows, and the activations."""
         kept: int | None = None  # a single tile stays in the array for all rows
         for rows in balanced(stage.rows, self.machine.accumulator_rows // 2):
@@ -87,7 +87,7 @@ class _Lowering:
                 length = rows[1] - rows[0]
                 yield MatrixMultiply(
                     number, stage.kind, kept, rows, length * tile.used, length * stage.cycles_per_row, position > 0,
-                    stage.reads, group,
+                    waits, group,
                 )  # fmt: skip
             yield Activate(number, stage.function, group, rows, tiles[0].columns, stage.reads, stage.writes)
 

@@ -90,11 +90,12 @@ class TpuMachine:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows} x {self.columns} cells at {self.clock / 1e6:g} MHz ({self.peak_tops:.1f} TOPS), accumulators "
-            f"{_size(self.accumulator_bytes)}, unified buffer {_size(self.unified_buffer_bytes)}, weights at {self.weight_bandwidth / 1e9:g} GB/s "
+            f"{self.rows} x {self.columns} cells at {self.clock / 1e6:g} MHz ({self.peak_tops:.3g} TOPS), accumulators "
+            f"{size_text(self.accumulator_bytes)}, unified buffer {size_text(self.unified_buffer_bytes)}, weights at {self.weight_bandwidth / 1e9:g} GB/s "
             f"through {self.weight_fifo_tiles} tiles, host at {self.host_bandwidth / 1e9:g} GB/s"
         )
 
 
-def _size(nbytes: float) -> str:
-    return f"{nbytes / MIB:g} MiB" if nbytes >= MIB else f"{nbytes / 1024:g} KiB"
+def size_text(nbytes: float) -> str:
+    """A size in KiB or MiB."""
+    return f"{nbytes / MIB:.4g} MiB" if nbytes >= MIB else f"{nbytes / 1024:.4g} KiB"

@@ -1,7 +1,7 @@
 """Which nodes of a graph run where: on the array, on the activation unit, or on the host.
 
-The array takes products of int8 with constant weights. The activation unit takes what stands between their sums and the next int8 tensor, as long as
-every value that leaves it is int8, and as long as it is made of operations that IEEE 754 and integers define to the bit. Everything else is left to the host,
+The array takes products of bytes (int8 or uint8) with constant weights. The activation unit takes what stands between their sums and the next tensor of bytes, as long as
+every value that leaves it is one, and as long as it is made of operations that IEEE 754 and integers define to the bit. Everything else is left to the host,
 and listed: the quantization of float inputs, softmax, averages in float.
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..dtypes import int8
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .products import ArrayProduct, array_product
+from .products import BYTES, ArrayProduct, array_product
 
 ELEMENTWISE = frozenset(
     ("add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "round", "floor", "ceil", "trunc", "cast", "where")
@@ -75,7 +74,7 @@ def _static(graph: Graph, constants: frozenset[int]) -> dict[Node, bool]:
 
 
 def _on_activation_unit(graph: Graph, static: dict[Node, bool], products: dict[Node, ArrayProduct]) -> set[Node]:
-    """Nodes that it computes: the largest set such that only int8 enters it, beside sums, and only int8 leaves it."""
+    """Nodes that it computes: the largest set such that only bytes enter it, beside sums, and only bytes leave it."""
     users: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     for node in graph.nodes:
         for i in node.inputs:
@@ -85,8 +84,8 @@ def _on_activation_unit(graph: Graph, static: dict[Node, bool], products: dict[N
     paths = {node for product in products.values() for node in product.path}
 
     def fits(node: Node) -> bool:
-        enters = all(static[i] or i in found or i in products or i.dtype is int8 for i in node.inputs)
-        leaves = node.dtype is int8 or not (
+        enters = all(static[i] or i in found or i in products or i.dtype in BYTES for i in node.inputs)
+        leaves = node.dtype in BYTES or not (
             node in results or any(user not in found and user not in products for user in users[node])
         )
         return enters and leaves

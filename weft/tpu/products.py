@@ -1,6 +1,6 @@
-"""Products of int8 in a graph: how they look to the array, and their exact sums.
+"""Products of bytes in a graph: how they look to the array, and their exact sums.
 
-int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes such a product if both operands were int8 and the weights are constants.
+int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes such a product if both operands were int8 or uint8 and the weights are constants.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import int8, int32
+from ..dtypes import int8, int32, uint8
 from ..graph.node import Node
 from .stages import CONVOLVE, MULTIPLY
 
-EXACT = 1024  # products of int8 that float32 sums without rounding: 1024 * 128 * 128 = 2^24
+BYTES = (int8, uint8)  # the array multiplies both
+EXACT = 256  # products of bytes that float32 sums without rounding: 256 * 255 * 255 < 2^24
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class ArrayProduct:
     """A product or convolution as (rows x inner) times (inner x columns)."""
 
     node: Node
-    x: Node  # the activations, int8
+    x: Node  # the activations, int8 or uint8
     path: tuple[Node, ...]  # from them to the operand: padding, movement, conversion to int32
     operand: Node
     weight: Node  # int32, constant
@@ -49,18 +50,18 @@ def array_product(node: Node, static: Mapping[Node, bool]) -> ArrayProduct | Non
         return None
     is_swapped = static[first]
     operand, weight = (second, first) if is_swapped else (first, second)
-    narrow, path = int8_source(operand)
-    if narrow is None or static[narrow] or int8_source(weight)[0] is None:
+    narrow, path = byte_source(operand)
+    if narrow is None or static[narrow] or byte_source(weight)[0] is None:
         return None
     if node.op.name == "conv":
         return None if is_swapped else _convolution(node, narrow, path)
     return _contraction(node, narrow, path, is_swapped)
 
 
-def int8_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
-    """The int8 tensor that a node only widens and moves, and the nodes from there."""
+def byte_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
+    """The tensor of bytes that a node only widens and moves, and the nodes from there."""
     path: list[Node] = []
-    while node.dtype is not int8:
+    while node.dtype not in BYTES:
         if not (node.op.name in ("cast", "pad") or node.op.kernel == "view") or len(node.inputs) != 1:
             return None, ()
         path.append(node)
@@ -90,7 +91,7 @@ def _convolution(node: Node, narrow: Node, path: tuple[Node, ...]) -> ArrayProdu
 def convolution_sums(
     x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> np.ndarray:
-    """A convolution of integers from -128 to 127, exactly: windows of one image at a time, times the filters."""
+    """A convolution of bytes, exactly: windows of one image at a time, times the filters."""
     kernel = w.shape[2:]
     x = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float32)
     span = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
@@ -133,7 +134,7 @@ def _contraction(node: Node, narrow: Node, path: tuple[Node, ...], is_swapped: b
 
 
 def exact_product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """A product of integers from -128 to 127 that are stored as float32, in int32: partial sums that float32 holds exactly are added as integers.
+    """A product of bytes that are stored as float32, in int32: partial sums that float32 holds exactly are added as integers.
 
     >>> exact_product(np.full((1, 5000), -128, np.float32), np.full((5000, 1), -128, np.float32)).tolist()
     [[81920000]]

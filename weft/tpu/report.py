@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .instructions import TpuProgram
-from .stages import HostStage, MatrixStage
+from .machine import size_text
+from .stages import MatrixStage
 from .timing import CAUSES, COMPUTE, Timing, timed
 
 MS = 1e3
@@ -80,8 +81,8 @@ class TpuReport:
     def _head(self) -> list[str]:
         return [
             f"simulated: {self.program.machine}",
-            f"{MS * self.seconds:.3f} ms, {self.tops:.2f} TOPS of {self.program.machine.peak_tops:.1f} ({self.utilisation:.1%} of all cells useful), "
-            f"{self.weight_bytes / 1e6:.2f} MB of weights read, unified buffer up to {self.program.buffer_bytes / 2**20:.2f} MiB",
+            f"{MS * self.seconds:.3f} ms, {self.tops:.3g} TOPS of {self.program.machine.peak_tops:.3g} ({self.utilisation:.1%} of all cells useful), "
+            f"{self.weight_bytes / 1e6:.2f} MB of weights read, unified buffer up to {size_text(self.program.buffer_bytes)}",
         ]
 
     def _causes(self) -> list[str]:
@@ -119,6 +120,3 @@ def aligned(rows: list[tuple[str, ...]]) -> list[str]:
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
-
-def host_parts(stages: tuple[HostStage, ...]) -> tuple[str, ...]:
-    return tuple(f"{stage.name}: {stage.what}" for stage in stages if stage.what)

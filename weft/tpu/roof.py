@@ -35,4 +35,4 @@ class TpuRoof:
         return max(flops / (self.machine.peak_tops * 1e12), nbytes / self.bandwidth)
 
     def __str__(self) -> str:
-        return f"{self.machine.peak_tops:.1f} TOPS in int8, weights at {self.bandwidth / 1e9:g} GB/s (a modelled TPU)"
+        return f"{self.machine.peak_tops:.3g} TOPS in int8, weights at {self.bandwidth / 1e9:g} GB/s (a modelled TPU)"
