@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,7 +45,8 @@ def animate_systolic(x: np.ndarray, w: np.ndarray) -> str:
     x, w = np.asarray(x), np.asarray(w)
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0] or max(*x.shape, *w.shape) > LARGEST:
         raise UserError(
-            "tpu", f"two matrices of up to {LARGEST} x {LARGEST} that can be multiplied are required, got {x.shape} and {w.shape}."
+            "tpu",
+            f"two matrices of up to {LARGEST} x {LARGEST} that can be multiplied are required, got {x.shape} and {w.shape}.",
         )
     return _Picture(x, w).svg()
 
@@ -114,7 +116,9 @@ class _Picture:
         for number, (begin, text) in enumerate(texts):
             end = texts[number + 1][0] if number + 1 < len(texts) else self.total
             for i, line in enumerate(_wrapped(text, (self.width - 2 * MARGIN) // 7)):
-                lines.append(f'<text class="soft" x="{MARGIN}" y="{76 + 20 * i}">{line}{self._visible(begin, end)}</text>')
+                lines.append(
+                    f'<text class="soft" x="{MARGIN}" y="{76 + 20 * i}">{line}{self._visible(begin, end)}</text>'
+                )
         return lines
 
     def _counter(self) -> list[str]:
@@ -126,7 +130,9 @@ class _Picture:
         )
         for cycle in range(self.run.cycles):
             end = cycle + 1 if cycle + 1 < self.run.cycles else self.total
-            lines.append(f'<text class="count" x="{x}" y="44">cycle {cycle + 1} of {self.run.cycles}{self._visible(cycle, end)}</text>')
+            lines.append(
+                f'<text class="count" x="{x}" y="44">cycle {cycle + 1} of {self.run.cycles}{self._visible(cycle, end)}</text>'
+            )
         return lines
 
     def _cells(self) -> list[str]:
@@ -221,7 +227,7 @@ class _Picture:
     def _token(self, content: str, way: Sequence[_Moment], begin: float, end: float | None = None) -> str:
         """A group that moves to each place at the beginning of its cycle, and rests there."""
         times, places = [0.0], [way[0]]
-        for before, now in zip(way, way[1:], strict=False):
+        for before, now in pairwise(way):
             times += [now.time, now.time + MOVING]
             places += [before, now]
         times.append(self.total)

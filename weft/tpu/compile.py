@@ -11,7 +11,7 @@ from ..graph.node import Node
 from .instructions import TpuProgram
 from .lowering import lowered
 from .machine import TpuMachine
-from .partition import Partition, Step, partitioned
+from .partition import Partition, PartitionStep, partitioned
 from .stages import HostStage, MatrixStage, Stage, TpuValue, VectorStage
 
 
@@ -32,18 +32,23 @@ class _Stages:
         crossing = self._crossing()
         return [self._stage(step, crossing) for step in self.parts.steps]
 
-    def _crossing(self) -> dict[Step, tuple[dict[Node, None], dict[Node, None]]]:
+    def _crossing(self) -> dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]]:
         """For each step the stored nodes that it reads from the unified buffer, and those that it writes there."""
-        found: dict[Step, tuple[dict[Node, None], dict[Node, None]]] = {step: ({}, {}) for step in self.parts.steps}
+        found: dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]] = {
+            step: ({}, {}) for step in self.parts.steps
+        }
         for step in self.parts.steps:
             for node in step.reads:
                 self._note(found, step, node)
         last = self.parts.steps[-1]
         for node in self.parts.graph.outputs:
-            self._note(found, last, node)
+            if node not in self.parts.copied:
+                self._note(found, last, node)
         return found
 
-    def _note(self, found: dict[Step, tuple[dict[Node, None], dict[Node, None]]], step: Step, node: Node) -> None:
+    def _note(
+        self, found: dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]], step: PartitionStep, node: Node
+    ) -> None:
         if self.parts.static.get(node, False):
             return
         node = self._stored(node)
@@ -69,7 +74,9 @@ class _Stages:
             self.values[node] = TpuValue(name, prod(node.shape) * node.dtype.itemsize)
         return self.values[node]
 
-    def _stage(self, step: Step, crossing: dict[Step, tuple[dict[Node, None], dict[Node, None]]]) -> Stage:
+    def _stage(
+        self, step: PartitionStep, crossing: dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]]
+    ) -> Stage:
         reads, writes = (tuple(map(self._value, nodes)) for nodes in crossing[step])
         if step.kind == "host":
             return HostStage(step.name, reads, writes, _host_work(step, self.parts))
@@ -82,11 +89,11 @@ class _Stages:
         return VectorStage(step.name, reads, writes, elements, _function(step, self.parts))
 
 
-def _only_moves(step: Step) -> bool:
+def _only_moves(step: PartitionStep) -> bool:
     return all(node.op.kind == "move" for node in step.nodes)
 
 
-def _function(step: Step, parts: Partition) -> str:
+def _function(step: PartitionStep, parts: Partition) -> str:
     """What the activation unit does, in a word or two."""
     names = {node.op.name for node in step.nodes}
     if not names:
@@ -99,7 +106,7 @@ def _function(step: Step, parts: Partition) -> str:
     return "add, requantize" if adds else "requantize"
 
 
-def _host_work(step: Step, parts: Partition) -> str:
+def _host_work(step: PartitionStep, parts: Partition) -> str:
     """The operations, and what they give: products first, since they are what one expects on the array."""
     names = Counter(node.op.name for node in step.nodes if node.op.kind != "move")
     products = [n for n in step.nodes if n.op.kernel in ("contraction", "convolution")]

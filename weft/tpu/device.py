@@ -78,9 +78,9 @@ def find() -> list[Device]:
 def to_tpu(network: Module, device: str = "tpu") -> Module:
     """A copy of a network whose tensors are on the device: what `weft.jit` compiles for it while it is the current device.
 
-        fast = weft.tpu.to_tpu(weft.compress.to_int8(model))
-        with weft.knobs.set(device="tpu"):
-            weft.jit(fast)(x)
+    fast = weft.tpu.to_tpu(weft.compress.to_int8(model))
+    with weft.knobs.set(device="tpu"):
+        weft.jit(fast)(x)
     """
     made = copy.deepcopy(network)
     replace_tensors(made, {tensor: tensor.to_device(device).realize() for tensor in made.named_tensors().values()})

@@ -20,7 +20,7 @@ from ..runtime.reference import compute
 from ..runtime.team import address_of
 from .compile import compiled_program
 from .machine import TpuMachine
-from .partition import Partition, Step
+from .partition import Partition, PartitionStep
 from .report import TpuReport
 from .roof import TpuRoof
 
@@ -88,7 +88,9 @@ class TpuExecutable(native.NativeExecutable):
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """The modelled time of each product, its activations included, at the kernel with that product; transfers are shared among the others."""
         program = self.program
-        main = {call.kernel: number for number, call in enumerate(program.calls)}  # the last call of a kernel is its product
+        main = {
+            call.kernel: number for number, call in enumerate(program.calls)
+        }  # the last call of a kernel is its product
         known = self._product_seconds()
         seconds = [0.0] * len(program.calls)
         for kernel, number in main.items():
@@ -113,7 +115,9 @@ class Interpreter:
 
     def __init__(self, parts: Partition, options: CompileOptions) -> None:
         self.parts, self.options = parts, options
-        self.host = {step: _HostPart(step, parts, options) for step in parts.steps if step.kind == "host" and step.nodes}
+        self.host = {
+            step: _HostPart(step, parts, options) for step in parts.steps if step.kind == "host" and step.nodes
+        }
         self.static = self._static_nodes()
         self.last_reads = self._last_reads()
 
@@ -128,7 +132,7 @@ class Interpreter:
                     known.pop(node, None)
         return [known[node] for node in self.parts.graph.outputs]
 
-    def _run_step(self, step: Step, known: dict[Node, Any]) -> None:
+    def _run_step(self, step: PartitionStep, known: dict[Node, Any]) -> None:
         if step in self.host:
             self.host[step].run(known)
             return
@@ -153,15 +157,15 @@ class Interpreter:
                 wanted |= {*node.inputs}
         return order[::-1]
 
-    def _last_reads(self) -> dict[Step, list[Node]]:
+    def _last_reads(self) -> dict[PartitionStep, list[Node]]:
         """The nodes that no later step reads."""
-        last: dict[Node, Step] = {}
+        last: dict[Node, PartitionStep] = {}
         for step in self.parts.steps:
             last |= dict.fromkeys([*step.reads, *step.nodes], step)
             if step.product is not None:
                 last[step.product.node] = step
         kept = {*self.parts.graph.inputs, *self.parts.graph.outputs, *self.static}
-        found: dict[Step, list[Node]] = {step: [] for step in self.parts.steps}
+        found: dict[PartitionStep, list[Node]] = {step: [] for step in self.parts.steps}
         for node, step in last.items():
             if node not in kept:
                 found[step].append(node)
@@ -171,7 +175,7 @@ class Interpreter:
 class _HostPart:
     """A step of the host as native code."""
 
-    def __init__(self, step: Step, parts: Partition, options: CompileOptions) -> None:
+    def __init__(self, step: PartitionStep, parts: Partition, options: CompileOptions) -> None:
         self.outputs = [n for n in step.nodes if _is_used_outside(n, step, parts)]
         inputs: dict[Node, None] = {}
         for node in step.reads:
@@ -199,8 +203,8 @@ def _roots(node: Node, parts: Partition) -> list[Node]:
     return found
 
 
-def _is_used_outside(node: Node, step: Step, parts: Partition) -> bool:
-    return node in parts.graph.outputs or any(node in other.reads for other in parts.steps if other is not step)
+def _is_used_outside(node: Node, step: PartitionStep, parts: Partition) -> bool:
+    return node in parts.graph.outputs or any(other is not step for other in parts.readers.get(node, ()))
 
 
 def _array_at(address: int, node: Node) -> np.ndarray:

@@ -1,17 +1,17 @@
 """From stages to instructions: products are tiled for the array and the accumulators, values get room in the unified buffer.
 
-    for each part of the rows that half of the accumulators holds       (the other half is emptied meanwhile)
-        for each part of the outputs that the array has columns for
-            for each part of the inputs that the array has rows for
-                read_weights, matrix_multiply
-            activate
+for each part of the rows that half of the accumulators holds       (the other half is emptied meanwhile)
+    for each part of the outputs that the array has columns for
+        for each part of the inputs that the array has rows for
+            read_weights, matrix_multiply
+        activate
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 
 from .buffer import BufferPlan, planned_moves
 from .instructions import (
@@ -133,4 +133,4 @@ def balanced(total: int, most: int) -> list[Span]:
     """
     pieces = -(-total // most)
     edges = [total * i // pieces for i in range(pieces + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))

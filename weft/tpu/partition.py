@@ -8,6 +8,7 @@ and listed: the quantization of float inputs, softmax, averages in float.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from ..graph.graph import Graph
@@ -24,7 +25,7 @@ StepKind = Literal["host", "matrix", "vector"]
 
 
 @dataclass(eq=False)
-class Step:
+class PartitionStep:
     """Nodes that one unit computes together, in their order."""
 
     kind: StepKind
@@ -49,9 +50,21 @@ class Partition:
     """The steps of a graph in an order in which they can run."""
 
     graph: Graph
-    steps: list[Step]
-    step_of: dict[Node, Step]
+    steps: list[PartitionStep]
+    step_of: dict[Node, PartitionStep]
     static: dict[Node, bool]  # nodes made of constants alone
+    copied: set[
+        Node
+    ]  # sums on their way to bytes that the host reads, too: it computes them again from what leaves the machine
+
+    @cached_property
+    def readers(self) -> dict[Node, list[PartitionStep]]:
+        """The steps that read a node which they do not compute."""
+        found: dict[Node, list[PartitionStep]] = {}
+        for step in self.steps:
+            for node in step.reads:
+                found.setdefault(node, []).append(step)
+        return found
 
     @property
     def products(self) -> list[ArrayProduct]:
@@ -74,32 +87,23 @@ def _static(graph: Graph, constants: frozenset[int]) -> dict[Node, bool]:
 
 
 def _on_activation_unit(graph: Graph, static: dict[Node, bool], products: dict[Node, ArrayProduct]) -> set[Node]:
-    """Nodes that it computes: the largest set such that only bytes enter it, beside sums, and only bytes leave it."""
+    """Nodes that it computes: made of sums and bytes alone, and needed for bytes that it writes or for the operand of a product."""
     users: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    possible: set[Node] = set()
     for node in graph.nodes:
         for i in node.inputs:
             users[i].append(node)
-    results = {*graph.outputs}
-    found = {n for n in graph.nodes if n.inputs and not static[n] and n not in products and _is_possible(n)}
+        enters = all(static[i] or i in possible or i in products or i.dtype in BYTES for i in node.inputs)
+        if node.inputs and not static[node] and node not in products and enters and _is_possible(node):
+            possible.add(node)
     paths = {node for product in products.values() for node in product.path}
-
-    def fits(node: Node) -> bool:
-        enters = all(static[i] or i in found or i in products or i.dtype in BYTES for i in node.inputs)
-        leaves = node.dtype in BYTES or not (
-            node in results or any(user not in found and user not in products for user in users[node])
-        )
-        return enters and leaves
-
-    while True:
-        left = {node for node in found if not fits(node)}
-        if not left:
-            break
-        found -= left
-    kept: set[Node] = set()  # without what only carries activations to the array: that belongs to the product
+    found: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node in found and (node not in paths or any(user in kept for user in users[node])):
-            kept.add(node)
-    return kept
+        is_read = any(user in found for user in users[node])
+        # What only carries activations to the array belongs to the product.
+        if node in possible and (is_read or (node.dtype in BYTES and node not in paths)):
+            found.add(node)
+    return found
 
 
 def _is_possible(node: Node) -> bool:
@@ -115,11 +119,11 @@ class _Scheduler:
     static: dict[Node, bool]
     products: dict[Node, ArrayProduct]
     on_unit: set[Node]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PartitionStep] = field(default_factory=list)
     number: dict[Node, int] = field(default_factory=dict)  # of the step that computes a node
 
     def run(self) -> Partition:
-        self.steps.append(Step("host", "inputs"))
+        self.steps.append(PartitionStep("host", "inputs"))
         paths = {node for product in self.products.values() for node in product.path} - self.on_unit
         wanted = self._needed_elsewhere(paths)
         for node in self.graph.nodes:
@@ -133,10 +137,14 @@ class _Scheduler:
                 self._add_to_unit(node)
             elif node not in paths or node in wanted:
                 self._add_to_host(node)
-        if any(self.number.get(o, 0) and self.steps[self.number[o]].kind != "host" for o in self.graph.outputs):
-            self.steps.append(Step("host", "results"))
+        copied = {node for node in self.on_unit if node.dtype not in BYTES}
+        for node in self.graph.outputs:
+            if node in copied:
+                self._add_to_host(node)
         step_of = {node: self.steps[number] for node, number in self.number.items()}
-        return Partition(self.graph, self.steps, step_of, self.static)
+        if any(o in step_of and o not in copied and step_of[o].kind != "host" for o in self.graph.outputs):
+            self.steps.append(PartitionStep("host", "results"))
+        return Partition(self.graph, self.steps, step_of, self.static, copied)
 
     def _needed_elsewhere(self, paths: set[Node]) -> set[Node]:
         """Nodes on the way to a product that something else reads, too: they are computed on their own as well."""
@@ -149,29 +157,47 @@ class _Scheduler:
     def _earliest(self, node: Node) -> int:
         return max((self.number[i] for i in node.inputs if not self.static[i]), default=0)
 
-    def _add(self, step: Step) -> int:
+    def _add(self, step: PartitionStep) -> int:
         self.steps.append(step)
         return len(self.steps) - 1
 
     def _add_product(self, node: Node) -> None:
         product = self.products[node]
-        self.number[node] = self._add(Step("matrix", f"{product.name} {self._count('matrix')}", [], product))
+        self.number[node] = self._add(PartitionStep("matrix", f"{product.name} {self._count('matrix')}", [], product))
 
     def _add_to_unit(self, node: Node) -> None:
         first = self._earliest(node)
         pools = node.op.name in EXACT_REDUCTIONS | INTEGER_REDUCTIONS
         if pools or self.steps[first].kind == "host":
-            first = self._add(Step("vector", f"{'pool' if pools else 'vector'} {self._count('vector')}"))
+            first = self._add(PartitionStep("vector", f"{'pool' if pools else 'vector'} {self._count('vector')}"))
         self.number[node] = first
         self.steps[first].nodes.append(node)
 
     def _add_to_host(self, node: Node) -> None:
-        first = self._earliest(node)
+        copies, first = self._copies(node)
         found = next((n for n in range(first, len(self.steps)) if self.steps[n].kind == "host"), None)
         if found is None:
-            found = self._add(Step("host", f"host {self._count('host')}"))
-        self.number[node] = found
-        self.steps[found].nodes.append(node)
+            found = self._add(PartitionStep("host", f"host {self._count('host')}"))
+        self.number.setdefault(node, found)
+        nodes = self.steps[found].nodes
+        nodes += [n for n in copies if n not in nodes]
+        if node not in self.on_unit or node not in nodes:
+            nodes.append(node)
+
+    def _copies(self, node: Node) -> tuple[list[Node], int]:
+        """Nodes of the activation unit that are no bytes and that a node of the host needs, and the last step that it then reads from."""
+        copies: dict[Node, None] = {}
+        waiting, first = list(node.inputs), 0
+        while waiting:
+            i = waiting.pop()
+            if self.static[i] or i in copies:
+                continue
+            if i in self.on_unit and i.dtype not in BYTES:
+                copies[i] = None
+                waiting += i.inputs
+            else:
+                first = max(first, self.number[i])
+        return [n for n in self.graph.nodes if n in copies], first
 
     def _count(self, kind: StepKind) -> int:
         return sum(step.kind == kind for step in self.steps) + (kind != "host")

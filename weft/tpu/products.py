@@ -88,15 +88,18 @@ def _convolution(node: Node, narrow: Node, path: tuple[Node, ...]) -> ArrayProdu
     )  # fmt: skip
 
 
-def convolution_sums(
-    x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int
-) -> np.ndarray:
+def convolution_sums(x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
     """A convolution of bytes, exactly: windows of one image at a time, times the filters."""
     kernel = w.shape[2:]
     x = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float32)
     span = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
     windows = np.lib.stride_tricks.sliding_window_view(x, span, tuple(range(2, x.ndim)))
-    steps = (slice(None), slice(None), *(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))
+    steps = (
+        slice(None),
+        slice(None),
+        *(slice(None, None, s) for s in stride),
+        *(slice(None, None, d) for d in dilation),
+    )
     windows = windows[steps]  # image, channel, place ..., kernel ...
     found = np.empty((len(x), len(w), *windows.shape[2 : -len(kernel)]), np.int32)
     inner = prod(w.shape[1:])

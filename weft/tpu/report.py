@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from .instructions import TpuProgram
 from .machine import size_text
-from .stages import MatrixStage
+from .stages import MatrixStage, Stage
 from .timing import CAUSES, COMPUTE, Timing, timed
 
 MS = 1e3
@@ -73,7 +74,9 @@ class TpuReport:
 
     def text(self, *, stages: bool = True) -> str:
         """The table; with a line for each stage or not."""
-        return "\n".join([*self._head(), "", *self._causes(), *(["", *self._stages()] if stages else []), *self._notes()])
+        return "\n".join(
+            [*self._head(), "", *self._causes(), *(["", *self._stages()] if stages else []), *self._notes()]
+        )
 
     def __str__(self) -> str:
         return self.text()
@@ -90,18 +93,14 @@ class TpuReport:
         return aligned([("cycles by cause", "cycles", "share"), *rows, ("all", f"{self.total_cycles:,}", "100.0%")])
 
     def _stages(self) -> list[str]:
-        titles = ("stage", "product", "ms", "share", "mostly")
-        rows = [titles]
+        rows: list[tuple[str, ...]] = [("stage", "product", "ms", "share", "mostly")]
         for number, stage in enumerate(self.program.stages):
             found = self.timing.by_stage[number]
             cycles = sum(found.values())
             if cycles:
-                size = f"{stage.rows} x {stage.inner} x {stage.columns}" if isinstance(stage, MatrixStage) else ""
-                if size and stage.groups > 1:  # type: ignore[attr-defined]
-                    size += f", {stage.groups} groups"  # type: ignore[attr-defined]
                 mostly = max(found, key=lambda cause: found[cause])
                 share = f"{cycles / max(1, self.total_cycles):.1%}"
-                rows.append((stage.name, size, f"{MS * self.stage_seconds(number):.4f}", share, mostly))
+                rows.append((stage.name, _size(stage), f"{MS * self.stage_seconds(number):.4f}", share, mostly))
         return aligned(rows)
 
     def _notes(self) -> list[str]:
@@ -110,13 +109,22 @@ class TpuReport:
         return ["", *lines] if lines else []
 
 
-def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _size(stage: Stage) -> str:
+    """Rows, inputs and outputs of a product."""
+    if not isinstance(stage, MatrixStage):
+        return ""
+    groups = f", {stage.groups} groups" if stage.groups > 1 else ""
+    return f"{stage.rows} x {stage.inner} x {stage.columns}{groups}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines: the first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_number = [all(row[i][:1].isdigit() or not row[i] for row in rows[1:]) for i in range(len(widths))]
     lines = [
-        "  ".join(cell.rjust(w) if number else cell.ljust(w) for cell, w, number in zip(row, widths, is_number, strict=True)).rstrip()
+        "  ".join(
+            cell.rjust(w) if number else cell.ljust(w) for cell, w, number in zip(row, widths, is_number, strict=True)
+        ).rstrip()
         for row in rows
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
-

@@ -31,12 +31,15 @@ def simulate(function: Callable[..., Any], *args: Any, machine: TpuMachine | Non
 
 def _traced(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, frozenset[int]]:
     found = jit(function).artifact(*args)
-    constants = (i for i, given in enumerate(found.inputs) if given.kind in ("state", "constant") and not given.is_replaced)
+    constants = (
+        i for i, given in enumerate(found.inputs) if given.kind in ("state", "constant") and not given.is_replaced
+    )
     return found.graph, frozenset(constants)
 
 
 VARIANTS: dict[str, dict[str, float]] = {
     "weight bandwidth x 4": {"weight_bandwidth": 4.0},
+    "weights from GDDR5 (bandwidth x 5.4)": {"weight_bandwidth": 5.4},
     "clock x 2": {"clock": 2.0},
     "clock x 2, accumulators x 2": {"clock": 2.0, "accumulator_bytes": 2.0},
     "array 512 x 512": {"rows": 2.0, "columns": 2.0},

@@ -74,7 +74,11 @@ def _blocks(x: np.ndarray, w: np.ndarray, rows: int, columns: int) -> list[_Bloc
     shift, start = 0, rows
     for span in parts(w.shape[1], columns):
         for a, b in parts(w.shape[0], rows):
-            blocks.append(_Block(_padded(x[:, a:b], len(x), rows), _padded(w[a:b, slice(*span)], rows, columns), span, shift, start))
+            blocks.append(
+                _Block(
+                    _padded(x[:, a:b], len(x), rows), _padded(w[a:b, slice(*span)], rows, columns), span, shift, start
+                )
+            )
             shift, start = start, max(start + len(x), start + rows)
     return blocks
 

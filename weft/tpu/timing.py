@@ -62,7 +62,7 @@ class Timing:
 
 def timed(program: TpuProgram) -> Timing:
     """The timing of a program on its machine."""
-    clock = _Clock(program.machine, [Counter() for _ in program.stages])
+    clock = _CycleClock(program.machine, [Counter() for _ in program.stages])
     return clock.run(program.instructions)
 
 
@@ -82,7 +82,7 @@ class _Tile:
 
 
 @dataclass
-class _Clock:
+class _CycleClock:
     machine: TpuMachine
     by_stage: list[Counter[str]]
     record: list[TimedInstruction] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Clock:
             start, end = self._step(instruction)
             self.record.append(TimedInstruction(instruction, start, end))
         self._finish()
-        total: Counter[str] = Counter({cause: 0 for cause in CAUSES})
+        total: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
         for stage in self.by_stage:
             total.update(stage)
         return Timing(total, self.by_stage, self.record, self.macs, len(self.tiles))
