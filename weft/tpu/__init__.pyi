@@ -1,5 +1,6 @@
 """The names of `weft.tpu`, each imported when it is first used (see lazy.py)."""
 
+from .animation import animate_systolic as animate_systolic
 from .device import TpuDevice as TpuDevice
 from .device import register_machine as register_machine
 from .device import to_tpu as to_tpu
@@ -12,3 +13,5 @@ from .roof import TpuRoof as TpuRoof
 from .simulate import changes_table as changes_table
 from .simulate import simulate as simulate
 from .simulate import what_changes as what_changes
+from .systolic import SystolicRun as SystolicRun
+from .systolic import systolic_product as systolic_product
