@@ -1,5 +1,6 @@
 """The simulated TPU: values to the bit of the CPU's, cycles that agree with the array cell by cell, and the published networks."""
 
+import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,6 +236,25 @@ def test_state_is_replaced() -> None:
 def test_the_command_line_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
     main(["devices"])
     assert "tpu: simulated TPU: 256 x 256 cells at 700 MHz (91.8 TOPS)" in capsys.readouterr().out
+
+
+def test_the_command_line_simulates(mlp: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, x = mlp
+    path = str(tmp_path / "net.weft")
+    weft.save(path, network, weft.TensorSpec(("n", 37)), train=False)
+    assert main(["tpu", path, "batch=7", "rows=16", "columns=8", "changes=true", "listing=true"]) == 0
+    text = capsys.readouterr().out
+    expected = tpu.simulate(network, x, machine=TpuMachine(rows=16, columns=8))
+    assert text.startswith(str(expected))
+    assert "weight bandwidth x 4" in text
+    assert text.rstrip().endswith("halt")
+    assert main(["tpu", "MLP0", "weight_bandwidth=136e9", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["tops"] == pytest.approx(12.0 * 3.16, rel=0.01)
+    for words in (["tpu", "mlp7"], ["tpu"]):
+        assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "[weft tpu] there is no published network 'mlp7'" in error
+    assert "[weft tpu] a saved int8 network, or one of mlp0" in error
 
 
 # --- instructions -----------------------------------------------------------------------------------------------------------------

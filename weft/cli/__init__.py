@@ -34,6 +34,7 @@ SUMMARIES = {
     "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
+    "tpu": "Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu net.weft batch=64, or weft tpu mlp0.",
     "devices": "The devices of this machine.",
     "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
@@ -64,7 +65,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "compress", "convert"),
     "data": ("dataset",),
-    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench"),
+    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench", "tpu"),
     "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
 }
 

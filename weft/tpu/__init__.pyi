@@ -12,6 +12,7 @@ from .report import TpuReport as TpuReport
 from .roof import TpuRoof as TpuRoof
 from .simulate import changes_table as changes_table
 from .simulate import simulate as simulate
+from .simulate import simulate_program as simulate_program
 from .simulate import what_changes as what_changes
 from .systolic import SystolicRun as SystolicRun
 from .systolic import systolic_product as systolic_product

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
+from ..graph import Graph
+from ..saved.program import Program
 from ..tracing.jit import jit
 from .compile import compiled_program
 from .lowering import lowered
@@ -20,7 +22,17 @@ def simulate(function: Callable[..., Any], *args: Any, machine: TpuMachine | Non
 
     The function is traced on the current device, and nothing is computed. Tensors that it finds outside of its arguments are weights.
     """
-    parts, program = compiled_program(*_traced(function, args), machine or TpuMachine())
+    return _report(*_traced(function, args), machine or TpuMachine())
+
+
+def simulate_program(program: Program, batch: int = 1, machine: TpuMachine | None = None) -> TpuReport:
+    """A saved int8 network, with this size of its free dimensions."""
+    closed = program.closed(dict.fromkeys(program.manifest.dimensions, batch))
+    return _report(closed.graph, frozenset(closed.tensors), machine or TpuMachine())
+
+
+def _report(graph: Graph, constants: frozenset[int], machine: TpuMachine) -> TpuReport:
+    parts, program = compiled_program(graph, constants, machine)
     if not parts.products:
         raise UserError(
             "tpu",
@@ -29,7 +41,7 @@ def simulate(function: Callable[..., Any], *args: Any, machine: TpuMachine | Non
     return TpuReport(program)
 
 
-def _traced(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, frozenset[int]]:
+def _traced(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Graph, frozenset[int]]:
     found = jit(function).artifact(*args)
     constants = (
         i for i, given in enumerate(found.inputs) if given.kind in ("state", "constant") and not given.is_replaced
@@ -42,8 +54,8 @@ VARIANTS: dict[str, dict[str, float]] = {
     "weights from GDDR5 (bandwidth x 5.4)": {"weight_bandwidth": 5.4},
     "clock x 2": {"clock": 2.0},
     "clock x 2, accumulators x 2": {"clock": 2.0, "accumulator_bytes": 2.0},
-    "array 512 x 512": {"rows": 2.0, "columns": 2.0},
-    "array 512 x 512, accumulators x 4": {"rows": 2.0, "columns": 2.0, "accumulator_bytes": 4.0},
+    "rows and columns x 2": {"rows": 2.0, "columns": 2.0},
+    "rows and columns x 2, accumulators x 4": {"rows": 2.0, "columns": 2.0, "accumulator_bytes": 4.0},
 }  # by how much settings are multiplied
 
 
