@@ -34,7 +34,7 @@ SUMMARIES = {
     "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
-    "tpu": "Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu net.weft batch=64, or weft tpu mlp0.",
+    "tpu": "Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.",
     "devices": "The devices of this machine.",
     "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",

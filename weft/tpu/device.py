@@ -26,6 +26,8 @@ from .partition import partitioned
 class TpuDevice(ArrayDevice):
     """See the head of this file."""
 
+    trains = False
+
     def __init__(self, name: str = "tpu", machine: TpuMachine | None = None) -> None:
         self.name, self.machine = name, machine or TpuMachine()
 
