@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import Graph, close
-from ..graph.node import Node
+from ..graph.graph import Graph, substitute
+from ..graph.node import OPS, Node, Type, make, placeholder
 from ..options import CompileOptions
 from ..runtime import native
 from ..runtime.device import STATE_LOCK
@@ -23,6 +23,7 @@ from .machine import TpuMachine
 from .partition import Partition, PartitionStep
 from .report import TpuReport
 from .roof import TpuRoof
+from .stages import MULTIPLY
 
 LEAST = 1e-12  # seconds of a call that the machine does not notice
 
@@ -180,14 +181,41 @@ class _HostPart:
         inputs: dict[Node, None] = {}
         for node in step.reads:
             inputs |= dict.fromkeys(_roots(node, parts))
-        self.inputs = list(inputs)
-        graph = close(self.inputs, self.outputs)
+        self.inputs = {node: _axes_in_memory(node, parts) for node in inputs}
+        graph = _reading(self.inputs, self.outputs)
         self.native = native.NativeExecutable(graph, {}, native.fitting(graph, options))
 
     def run(self, known: dict[Node, Any]) -> None:
-        arrays = [native.contiguous(np.asarray(known[node])) for node in self.inputs]
+        arrays = [native.contiguous(np.transpose(known[node], axes)) for node, axes in self.inputs.items()]
         place = address_of()
         known |= dict(zip(self.outputs, self.native.call([place(array) for array in arrays]), strict=True))
+
+
+def _axes_in_memory(node: Node, parts: Partition) -> tuple[int, ...]:
+    """The machine writes the channels of one position after the other. Sums in float depend on that order, and the CPU's convolutions have it, too."""
+    axes, step = range(len(node.shape)), parts.step_of.get(node)
+    if (
+        step is None
+        or step.kind == "host"
+        or len(axes) < 3
+        or (step.product is not None and step.product.kind == MULTIPLY)
+    ):
+        return tuple(axes)
+    return (0, *axes[2:], 1)
+
+
+def _reading(inputs: Mapping[Node, tuple[int, ...]], outputs: Sequence[Node]) -> Graph:
+    """The graph to some nodes from others whose axes are in this order in memory."""
+    given = [
+        placeholder(i, Type(tuple(n.shape[a] for a in axes), n.dtype)) for i, (n, axes) in enumerate(inputs.items())
+    ]
+    moved = {
+        node: found
+        if axes == tuple(range(len(axes)))
+        else make(OPS["permute"], (found,), (tuple(np.argsort(axes).tolist()),))
+        for found, (node, axes) in zip(given, inputs.items(), strict=True)
+    }
+    return Graph(tuple(given), substitute(outputs, moved))
 
 
 def _roots(node: Node, parts: Partition) -> list[Node]:
