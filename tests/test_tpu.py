@@ -186,6 +186,24 @@ def test_a_program_without_products_runs_on_the_host_and_says_so() -> None:
         ]
 
 
+def test_a_padding_that_is_no_byte_stays_on_the_host() -> None:
+    """The array could not hold it, and float32 not sum it exactly."""
+    x, w = np.full((1, 1, 4, 4), 127, np.int8), np.full((1, 1, 3, 3), 127, np.int8)
+
+    def padded(value: int) -> Any:
+        def network(x: Any) -> Any:
+            wide = weft.pad(x.astype("int32"), ((0, 0), (0, 0), (1, 1), (1, 1)), value=value)
+            return weft.conv(wide, held.astype("int32"))
+
+        return network
+
+    with weft.knobs.set(device="tpu"):
+        held = weft.asarray(w)
+        assert executable(padded(100), x).parts.products
+        with pytest.raises(UserError, match="products of int8 with constant weights are required, got conv of int32"):
+            executable(padded(10**6), x)
+
+
 def test_a_float_layer_between_others_is_named() -> None:
     weft.seed(0)
     model, x = (

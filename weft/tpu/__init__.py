@@ -6,7 +6,7 @@ partition     which nodes run on the array, on the activation unit, on the host
 compile       from a graph to stages; `stages` are what a program does before it is tiled
 lowering      from stages to `instructions`; `buffer` plans the unified buffer
 timing        cycles by cause; `report` shows them, `simulate` runs functions and varies the machine
-executable    programs of the device: exact values, modelled times; `device` registers it
+executable    programs of the device: exact values by `interpreter`, modelled times; `device` registers it
 systolic      the array cell by cell and cycle by cycle; `animation` draws it
 published     the six networks of the paper
 

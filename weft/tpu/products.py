@@ -62,7 +62,7 @@ def byte_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
     """The tensor of bytes that a node only widens and moves, and the nodes from there."""
     path: list[Node] = []
     while node.dtype not in BYTES:
-        if not (node.op.name in ("cast", "pad") or node.op.kernel == "view") or len(node.inputs) != 1:
+        if not (node.op.name == "cast" or node.op.kernel == "view" or _pads_with_bytes(node)) or len(node.inputs) != 1:
             return None, ()
         path.append(node)
         node = node.inputs[0]
@@ -70,6 +70,10 @@ def byte_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
         path.append(node)
         node = node.inputs[0]
     return node, tuple(reversed(path))
+
+
+def _pads_with_bytes(node: Node) -> bool:
+    return node.op.name == "pad" and -128 <= float(node.param("value")) <= 255
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------------------
@@ -83,9 +87,8 @@ def _convolution(node: Node, narrow: Node, path: tuple[Node, ...]) -> ArrayProdu
     def sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
         return convolution_sums(x, w, *node.get_params("stride", "padding", "dilation", "groups"))
 
-    return ArrayProduct(
-        node, narrow, path, x, w, CONVOLVE, rows, inner, w.shape[0] // groups, groups, sums
-    )  # fmt: skip
+    columns = w.shape[0] // groups
+    return ArrayProduct(node, narrow, path, x, w, CONVOLVE, rows, inner, columns, groups, sums)
 
 
 def convolution_sums(x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
