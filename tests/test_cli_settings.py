@@ -45,7 +45,7 @@ WRONG: dict[str, Sequence[str]] = {
     "freeze": ("-1", "2"), "freeze_layers": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
     "accumulate": ("0",), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),
     "weight_decay": ("-1", "nan"), "clip_norm": ("0", "-1"), "loss": ("crossentropy",), "precision": ("float8", "int8"),
-    "device": ("tpu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
+    "device": ("tpu", "npu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
     "fast_dev_run": ("-1",), "overfit": ("-1",), "keep": ("-1",), "name": ("a/b", "", "x" * 300), "runs": ("photos/red/0.png",),
     "tags": ("", "a,", "x" * 65), "group": ("x" * 101,), "notes": ("x" * 20_001,),
     "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),

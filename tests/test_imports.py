@@ -55,6 +55,7 @@ LAYERS = [
     ["onnx"],
     ["loading"],
     ["compress"],
+    ["tpu"],
     ["aot"],
     ["web"],
     ["report"],

@@ -32,6 +32,7 @@ PACKAGES = [
     "weft.compress",
     "weft.formats",
     "weft.insight",
+    "weft.tpu",
     "weft.io",
     "weft.report",
 ]

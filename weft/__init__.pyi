@@ -14,6 +14,7 @@ from . import onnx as onnx
 from . import optim as optim
 from . import random as random
 from . import report as report
+from . import tpu as tpu
 from . import train as train
 from . import zoo as zoo
 from .algorithms import NO_WORKSPACE as NO_WORKSPACE

@@ -84,7 +84,9 @@ def _preference(text: str, names: tuple[str, ...]) -> str:
 
 
 KNOBS: dict[str, Knob] = {
-    "device": Knob(str, "cpu", "The device new tensors live on: cpu, cuda (or cuda:1, ...), reference, null."),
+    "device": Knob(
+        str, "cpu", "The device new tensors live on: cpu, cuda (or cuda:1, ...), tpu (simulated), reference, null."
+    ),
     "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
     "pending_nodes": Knob(
         _count, 250_000, "Pending work older than this many new nodes is computed, so that loops stay bounded."

@@ -96,6 +96,7 @@ class LazyModule(ModuleType):
 
 
 _registering: list[str] = []  # modules that are not imported yet
+DEVICE_MODULES: dict[str, str] = {}  # kinds of devices above the runtime, and the module whose `find()` gives them
 
 
 def registered_by(*modules: str) -> None:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
+
 import weft
-from weft import nn
+from weft import nn, tpu
 from weft.graph import Type
 
 
@@ -63,10 +65,20 @@ def attention() -> weft.Graph:
     return weft.make_graph(weft.dot_product_attention, *heads)
 
 
+class SystolicArray:
+    """The animation of a small array."""
+
+    def svg(self) -> str:
+        x = np.array([[1, 2, 0, 3], [4, 1, 2, 1], [0, 3, 1, 2], [2, 0, 1, 4]])
+        w = np.array([[2, -1, 0, 1], [1, 3, -2, 0], [0, 1, 2, -1], [-1, 0, 1, 2]])
+        return tpu.animate_systolic(x, w)
+
+
 PICTURES = {
     "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "perceptron": perceptron,
     "linear-regression": linear_regression, "logistic-regression": logistic_regression,
     "convolutional-network": convolutional_network, "lstm": lstm, "attention": attention,
+    "systolic-array": SystolicArray,
 }  # fmt: skip
 
 if __name__ == "__main__":

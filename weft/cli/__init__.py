@@ -35,6 +35,7 @@ SUMMARIES = {
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "formats": "Number formats, and what they do to a network: weft formats, weft formats RUN html=formats.html.",
+    "tpu": "Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.",
     "devices": "The devices of this machine.",
     "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
@@ -65,7 +66,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "compress", "convert"),
     "data": ("dataset",),
-    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench", "formats"),
+    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench", "formats", "tpu"),
     "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
 }
 

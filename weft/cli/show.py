@@ -90,7 +90,8 @@ def devices(words: Sequence[str]) -> None:
     print(f"cpu: {facts['cpu']}, {counted(thread_count(), 'thread')}, vectors of {facts['vector_bits']} bits")
     for device in found:
         if device.name != "cpu":
-            what, how = gpus.get(device.name, ("for checks", None))
+            described = device.about()
+            what, how = gpus.get(device.name, ("for checks" if described == device.name else described, None))
             now = "" if how is None else f"; now {how}"
             print(f"{device.name}: {what}{now}")
     for kind, why in missing_devices().items():

@@ -27,7 +27,7 @@ from .annotations import annotate
 from .checks import check_settings
 from .data_facts import FACTS, facts
 from .definitions import keep_definition
-from .device import on
+from .device import training_on
 from .events import Listener, Recorder, nobody
 from .job import Job, held_out, job_of, job_of_run
 from .networks import about
@@ -44,7 +44,7 @@ SHOW_SECONDS = 0.1  # between two progress events
 def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
     """Train a network with validated settings; the run folder, or None where none is kept."""
     recorder = Recorder(listener)
-    with on(settings["device"]) as device:
+    with training_on(settings["device"]) as device:
         check_settings("train", settings)
         told = settings_for_weights({**settings, "device": device.name})
         return _fit(job_of("train", told, recorder), None, recorder)
@@ -74,7 +74,7 @@ def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Liste
         fresh = _is_fresh(folder)
         if "device" not in changed:
             _expect_device(told["device"])
-        with on(settings["device"]) as device:
+        with training_on(settings["device"]) as device:
             check_settings("resume", settings)
             job = job_of("resume", {**settings, "device": device.name}, recorder)
             if fresh:

@@ -10,6 +10,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +22,7 @@ from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Op, Shape
 from ..knobs import ALGORITHMS, KNOBS, knobs
+from ..lazy import DEVICE_MODULES
 from ..options import CompileOptions
 from . import dlpack
 from .facts import Facts, Health, Profile, Roofline
@@ -136,6 +139,7 @@ class Device(ABC):
     )  # the number of the options last looked up, and the state of settings then
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
+    trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
     dlpack_device: dlpack.DLDevice = (dlpack.CPU, 0)  # where its memory is, as DLPack names it
@@ -282,6 +286,17 @@ def offer(kind: str, find: Callable[[], list[Device]]) -> None:
     """
     _finders[kind] = find
     KNOBS["device"].choices.add(kind)
+
+
+def offer_modules() -> None:
+    """Offer the devices of packages above the runtime; their modules are imported when one is asked for."""
+    for kind, module in DEVICE_MODULES.items():
+        offer(kind, partial(_find_in, module))
+
+
+def _find_in(module: str) -> list[Device]:
+    found: list[Device] = import_module(module).find()
+    return found
 
 
 EXTENSIONS = "weft.extensions"  # the entry points of packages that bring ops and devices

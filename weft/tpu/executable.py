@@ -1,0 +1,111 @@
+"""A graph compiled for the simulated machine: exact values, and modelled times."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..options import CompileOptions
+from ..runtime import native
+from ..runtime.device import STATE_LOCK
+from ..runtime.facts import CallTime, Facts, Profile
+from .compile import compiled_program
+from .interpreter import Interpreter
+from .machine import TpuMachine
+from .report import TpuReport
+from .roof import TpuRoof
+
+LEAST = 1e-12  # seconds of a call that the machine does not notice
+
+
+class HostExecutable(native.NativeExecutable):
+    """A program without products, on the simulated host."""
+
+    where = "the simulated host of a TPU"
+
+    def notes(self) -> list[str]:
+        return ["the whole program runs on the host: it has no product of int8", *super().notes()]
+
+
+class TpuExecutable(native.NativeExecutable):
+    """A program with products of int8. Its kernels are those that the CPU's planner would make; times, sources and roof are the machine's."""
+
+    where = "simulated TPU"
+
+    def __init__(
+        self,
+        graph: Graph,
+        updates: Mapping[int, int],
+        options: CompileOptions,
+        constants: frozenset[int],
+        machine: TpuMachine,
+    ) -> None:
+        self.describe(graph, updates, options, constants)
+        self.machine = machine
+        self.parts, self.instructions = compiled_program(graph, constants, machine)
+        self._values = Interpreter(self.parts, options)
+
+    @cached_property
+    def facts(self) -> Facts:  # type: ignore[override]
+        with self._as_made():
+            return native.planned(self.graph, self.updates, self.options, self.constants)
+
+    @cached_property
+    def report(self) -> TpuReport:
+        return TpuReport(self.instructions)
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
+        given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
+        with STATE_LOCK:
+            # Copies: a result may be a view of an input, and an input is replaced.
+            found = [np.array(array, order="C") for array in self._values.run(given)]
+            for number, position in self.updates.items():
+                given[position][...] = found[number]
+        return [array for number, array in enumerate(found) if number not in self.updates]
+
+    def sources(self) -> list[str]:
+        """The listing of its instructions."""
+        return [self.instructions.text()]
+
+    def notes(self) -> list[str]:
+        return [f"on the host: {part}" for part in self.report.host_parts]
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        return self.report.seconds
+
+    def roof(self) -> TpuRoof:  # type: ignore[override]
+        return TpuRoof(self.machine)
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        """The modelled time of each product, its activations included, at the kernel with that product; transfers are shared among the others."""
+        program = self.program
+        last_calls = {call.kernel: number for number, call in enumerate(program.calls)}  # others prepare operands
+        known = self._product_seconds()
+        seconds = [0.0] * len(program.calls)
+        for kernel, number in last_calls.items():
+            found = known.get(prod(kernel.anchor.shape)) if kernel.anchor is not None else None
+            if found:
+                seconds[number] = found.pop(0)
+        left = (self.report.seconds - sum(seconds)) / max(1, seconds.count(0.0))
+        calls = [CallTime(i, call, max(LEAST, seconds[i] or left)) for i, call in enumerate(program.calls)]
+        return Profile(program, calls, repeats or 1)
+
+    def _product_seconds(self) -> dict[int, list[float]]:
+        """Seconds of products by the number of their results: the compiler rewrites nodes, but keeps these and their order."""
+        found: dict[int, list[float]] = {}
+        for number, step in enumerate(self.parts.steps):
+            if step.product is not None:
+                found.setdefault(prod(step.product.node.shape), []).append(self.report.stage_seconds(number))
+        return found
+
+
+def _array_at(address: int, node: Node) -> np.ndarray:
+    """The array at an address, which the caller keeps alive."""
+    memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
+    return np.ndarray(node.shape, node.dtype.numpy, memory)  # type: ignore[arg-type]  # an array of ctypes is a buffer

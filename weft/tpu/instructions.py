@@ -1,0 +1,156 @@
+"""Instructions of the machine, and a program of them as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .machine import TpuMachine
+from .stages import Stage, TpuValue
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """An instruction, and the number of the stage that it belongs to."""
+
+    stage: int
+
+
+@dataclass(frozen=True, eq=False)
+class ReadHostMemory(Instruction):
+    """Host memory to unified buffer."""
+
+    value: TpuValue
+    why: str = ""
+
+    def __str__(self) -> str:
+        return _line("read_host_memory", f"{self.value}, {self.value.nbytes} bytes", self.why)
+
+
+@dataclass(frozen=True, eq=False)
+class WriteHostMemory(Instruction):
+    """Unified buffer to host memory."""
+
+    value: TpuValue
+    why: str = ""
+
+    def __str__(self) -> str:
+        return _line("write_host_memory", f"{self.value}, {self.value.nbytes} bytes", self.why)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadWeights(Instruction):
+    """Weight memory to weight FIFO, one tile."""
+
+    tile: int
+    inner: tuple[int, int]  # the part of the weight matrix: rows from, to
+    columns: tuple[int, int]
+
+    def __str__(self) -> str:
+        return _line("read_weights", f"tile {self.tile}, inputs {_span(self.inner)}, outputs {_span(self.columns)}")
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixMultiply(Instruction):
+    """Rows of the unified buffer times the tile in the array, into the accumulators. A convolution reads the rows through its windows."""
+
+    kind: str
+    tile: int
+    rows: tuple[int, int]
+    macs: int
+    cycles: int
+    accumulate: bool  # add to the sums that are there
+    reads: tuple[TpuValue, ...]
+    group: int  # of accumulators: what one `activate` empties
+
+    def __str__(self) -> str:
+        target = f"{'add to' if self.accumulate else 'into'} sums {self.group}"
+        return _line(self.kind, f"rows {_span(self.rows)} x tile {self.tile}, {target}", f"{self.cycles} cycles")
+
+
+@dataclass(frozen=True, eq=False)
+class Activate(Instruction):
+    """Accumulators to unified buffer, through the function of a layer."""
+
+    function: str
+    group: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    reads: tuple[TpuValue, ...]  # beside the accumulators
+    writes: tuple[TpuValue, ...]
+
+    def __str__(self) -> str:
+        what = f"{self.function}, sums {self.group}: rows {_span(self.rows)}, outputs {_span(self.columns)}"
+        return _line("activate", f"{what} -> {', '.join(map(str, self.writes))}")
+
+
+@dataclass(frozen=True, eq=False)
+class Vector(Instruction):
+    """Unified buffer to unified buffer, through the activation unit."""
+
+    function: str
+    elements: int
+    reads: tuple[TpuValue, ...]
+    writes: tuple[TpuValue, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.reads)), ", ".join(map(str, self.writes))
+        return _line("vector", f"{self.function}, {self.elements} elements: {names[0]} -> {names[1]}")
+
+
+@dataclass(frozen=True, eq=False)
+class Synchronize(Instruction):
+    """The matrix unit waits until the activations that it reads next are written."""
+
+    reads: tuple[TpuValue, ...]
+
+    def __str__(self) -> str:
+        return _line("synchronize", ", ".join(map(str, self.reads)))
+
+
+@dataclass(frozen=True, eq=False)
+class HostWork(Instruction):
+    """No instruction of the machine: what the host computes between two transfers."""
+
+    reads: tuple[TpuValue, ...]
+    writes: tuple[TpuValue, ...]
+    what: str
+
+    def __str__(self) -> str:
+        return _line("(host)", self.what)
+
+
+@dataclass(frozen=True, eq=False)
+class TpuProgram:
+    """Instructions for a machine. `print(program)` lists them.
+
+    The parts of `host` name what runs on the host because the machine cannot do it.
+    """
+
+    machine: TpuMachine
+    stages: tuple[Stage, ...]
+    instructions: tuple[Instruction, ...]
+    buffer_bytes: int  # of the unified buffer, at the fullest moment
+    spilled: tuple[str, ...] = ()  # values that had to leave the unified buffer for a while
+    host: tuple[str, ...] = ()
+
+    def text(self, most: int | None = None) -> str:
+        """The listing, of the first `most` instructions or all."""
+        lines, stage = [f"; {self.machine}"], -1
+        for instruction in self.instructions[:most]:
+            if instruction.stage != stage:
+                stage = instruction.stage
+                lines.append(f"; {self.stages[stage].name}")
+            lines.append(f"  {instruction}")
+        left = len(self.instructions) - len(self.instructions[:most])
+        return "\n".join([*lines, *([f"; {left} more instructions"] if left else []), "  halt"])
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _line(name: str, what: str, comment: str = "") -> str:
+    return f"{name:18}{what}" + (f"  ; {comment}" if comment else "")
+
+
+def _span(part: tuple[int, int]) -> str:
+    return f"{part[0]}..{part[1] - 1}"

@@ -1,0 +1,38 @@
+"""The roofline of the machine: the peak of its array, and the bandwidth of its weight memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .machine import TpuMachine
+
+
+@dataclass(frozen=True)
+class TpuRoof:
+    """Operational intensity is counted in operations for each byte of weights; activations stay on the chip.
+
+    >>> roof = TpuRoof(TpuMachine())
+    >>> round(roof.ridge), roof.tops(200), roof.tops(2888)
+    (1349, 13.6, 91.7504)
+    """
+
+    machine: TpuMachine
+
+    @property
+    def bandwidth(self) -> float:
+        return self.machine.weight_bandwidth
+
+    @property
+    def ridge(self) -> float:
+        """Multiply-accumulates for each byte of weights above which the array, not the memory, is the limit."""
+        return self.machine.cells * self.machine.clock / self.machine.weight_bandwidth
+
+    def tops(self, intensity: float) -> float:
+        """The most TOPS for so many multiply-accumulates for each byte of weights."""
+        return min(self.machine.peak_tops, 2 * intensity * self.bandwidth / 1e12)
+
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        return max(flops / (self.machine.peak_tops * 1e12), nbytes / self.bandwidth)
+
+    def __str__(self) -> str:
+        return f"{self.machine.peak_tops:.3g} TOPS in int8, weights at {self.bandwidth / 1e9:g} GB/s (a modelled TPU)"

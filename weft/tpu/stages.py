@@ -1,0 +1,67 @@
+"""What a program does, before it is tiled: stages on the matrix unit, on the activation unit and on the host, and the values between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MULTIPLY, CONVOLVE = "matrix_multiply", "convolve"
+
+
+@dataclass(frozen=True, eq=False)
+class TpuValue:
+    """A tensor that stages hand to each other: in the unified buffer, or in the memory of the host."""
+
+    name: str
+    nbytes: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A part of a program. `reads` and `writes` are values in the unified buffer."""
+
+    name: str
+    reads: tuple[TpuValue, ...]
+    writes: tuple[TpuValue, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixStage(Stage):
+    """(rows x inner) times (inner x columns), for each group, and the function that the activation unit applies to the sums.
+
+    A convolution is one such product: a row is a position in an image of the batch, and `inner` counts channels and places of the kernel.
+    """
+
+    rows: int
+    inner: int
+    columns: int
+    groups: int = 1
+    kind: str = MULTIPLY
+    function: str = "requantize"
+    cycles_per_row: int = 1  # 2 for activations of 16 bits: the array then works at half of its speed
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return self.rows * self.inner * self.columns * self.groups
+
+    @property
+    def weights(self) -> int:
+        return self.inner * self.columns * self.groups
+
+
+@dataclass(frozen=True, eq=False)
+class VectorStage(Stage):
+    """Work of the activation unit on values of the unified buffer: pooling, additions, gates of an LSTM."""
+
+    elements: int  # that it reads
+    function: str = "vector"
+
+
+@dataclass(frozen=True, eq=False)
+class HostStage(Stage):
+    """Work of the host between two transfers. Its own time is not counted. Its `writes` go to the unified buffer, its `reads` come from there."""
+
+    what: str = ""
