@@ -17,6 +17,7 @@ from weft.packing.frequencies import Frequencies
 from weft.packing.packed_tensors import Coder, load_packed, pack_tensors, save_packed, unpack_tensors
 from weft.packing.relative_coding import relative_weights
 from weft.packing.tensor_content import split_tensor
+from weft.packing.tensor_forms import rans_form
 
 RNG = np.random.default_rng(0)
 CODERS: tuple[Coder, ...] = ("rans", "huffman")
@@ -29,6 +30,13 @@ def shared(rows: int, columns: int, density: float, values: int = 31) -> np.ndar
     return weight
 
 
+def grouped(rows: int, columns: int) -> np.ndarray:
+    """Pruned weights that stand in groups: most that are kept have a neighbour."""
+    weight = RNG.choice(RNG.normal(size=7).astype(np.float32), size=(rows, columns // 4, 4))
+    weight[RNG.random((rows, columns // 4)) > 0.05] = 0
+    return weight.reshape(rows, columns)
+
+
 def tensors() -> dict[str, np.ndarray]:
     return {
         "fc1.weight": shared(300, 784, 0.08),
@@ -37,6 +45,7 @@ def tensors() -> dict[str, np.ndarray]:
         "conv.weight": shared(20, 50, 0.5, 255).reshape(20, 2, 5, 5),
         "256 values": RNG.integers(1, 257, (60, 60)).astype(np.int32),
         "pruned": np.where(RNG.random((50, 60)) < 0.1, RNG.normal(size=(50, 60)), 0).astype(np.float32),
+        "groups": grouped(40, 200),
         "zeros": np.zeros((5, 5), np.int64),
         "ones": np.ones(100, np.float16),
         "bools": RNG.random(99) > 0.5,
@@ -173,11 +182,37 @@ def test_a_small_file_cannot_claim_much_memory() -> None:
         unpack_tensors(resealed(bytes(out.content) + bytes(4)), "x")
 
 
+def test_weights_in_groups_are_told_by_their_distances() -> None:
+    weight = grouped(300, 784)
+    packed = pack_tensors({"w": weight})
+    assert packed.forms["w"].has_distances
+    assert packed.content[3] == 2
+    check_equal(unpack_tensors(packed.content, "w"), {"w": weight})
+    size = {
+        "mask": rans_form(split_tensor(weight)).bytes,
+        "huffman": len(pack_tensors({"w": weight}, "huffman").content),
+    }
+    assert len(packed.content) < 0.7 * size["mask"]
+    assert len(packed.content) < 1.02 * size["huffman"]
+    apart = pack_tensors({"w": shared(300, 784, 0.08)})
+    assert not apart.forms["w"].has_distances
+    assert apart.content[3] == 1  # older versions read it
+    beyond = bytearray(packed.content)
+    refused = 0
+    for place in range(5, len(beyond) - 4, 37):
+        damaged = bytes(beyond[:place]) + bytes([beyond[place] ^ 0x15]) + bytes(beyond[place + 1 :])
+        try:
+            assert unpack_tensors(resealed(damaged), "w")["w"].shape == weight.shape
+        except RunError:
+            refused += 1
+    assert refused > 5
+
+
 def test_what_is_not_ours_or_newer_is_told_apart(tmp_path) -> None:
     content = pack_tensors({"x": np.zeros(3)}).content
     with pytest.raises(RunError, match="does not begin as one"):
         unpack_tensors(b"x" * 100, "x")
-    with pytest.raises(RunError, match="has version 9, this weft reads up to 1: install a newer weft"):
+    with pytest.raises(RunError, match="has version 9, this weft reads up to 2: install a newer weft"):
         unpack_tensors(resealed(content[:3] + b"\x09" + content[4:]), "x")
     with pytest.raises(RunError, match="cannot be read"):
         load_packed(tmp_path / "missing")

@@ -7,8 +7,8 @@
     streams           rANS only: classes of rows and columns; then masks of zeros and numbers of values
     checksum          CRC-32 of all before, 4 bytes
 
-Numbers are varints. Forms are sums of MASKED (zeros are left out), CODEBOOK (values are numbers of a codebook) and HALF (float32 values that are
-float16 without loss are stored so); 0 is the plain tensor. A file can unpack to much more than its size, but not to anything: see MOST_BYTES.
+Numbers are varints. Forms are sums of MASKED (zeros are left out), CODEBOOK (values are numbers of a codebook), HALF (float32 values that are
+float16 without loss are stored so) and DISTANCES (the zeros between two weights are counted; there is no mask); 0 is the plain tensor. A file can unpack to much more than its size, but not to anything: see MOST_BYTES.
 """
 
 from __future__ import annotations
@@ -28,10 +28,19 @@ from ..io.files import replace_file
 from .byte_stream import ByteReader, ByteWriter, Damaged
 from .context_coding import write_segments
 from .tensor_content import split_tensor
-from .tensor_forms import DTYPES, TensorForm, decode_tensors, huffman_form, plain_form, rans_form, read_head
+from .tensor_forms import (
+    DTYPES,
+    TensorForm,
+    decode_tensors,
+    distances_form,
+    huffman_form,
+    plain_form,
+    rans_form,
+    read_head,
+)
 
 Coder = Literal["rans", "huffman"]
-MAGIC, VERSION = b"WPK", 1
+MAGIC, VERSION = b"WPK", 2  # version 2 has distances in rANS; files without them are of version 1
 CODERS: tuple[Coder, ...] = ("rans", "huffman")
 MOST_BYTES, MOST_RATIO = 1 << 26, 1 << 14  # that all tensors have: so many, or so many times the bytes of the file
 
@@ -77,9 +86,10 @@ def pack_tensors(tensors: Mapping[str, Any], coder: Coder = "rans") -> PackedTen
     if unknown:
         raise UserError("pack", f"{unknown[0]!r} is {arrays[unknown[0]].dtype}; packed are {', '.join(DTYPES)}.")
     out = ByteWriter()
-    out.content += MAGIC + bytes([VERSION, CODERS.index(coder)])
-    _write_names(out, list(arrays))
     forms = {name: shortest_form(array, coder) for name, array in arrays.items()}
+    version = VERSION if any(form.has_distances for form in forms.values()) else 1
+    out.content += MAGIC + bytes([version, CODERS.index(coder)])
+    _write_names(out, list(arrays))
     for form in forms.values():
         out.content += form.head
     write_segments(out, [one for form in forms.values() for one in form.classes])
@@ -93,8 +103,8 @@ def shortest_form(array: np.ndarray, coder: Coder) -> TensorForm:
     content, plain = split_tensor(array), plain_form(array)
     if content.mask is None and content.indices is None:
         return plain
-    coded = rans_form(content) if coder == "rans" else huffman_form(content)
-    return plain if coded is None or plain.bytes <= coded.bytes else coded
+    forms = [plain, *([rans_form(content), distances_form(content)] if coder == "rans" else [huffman_form(content)])]
+    return min((form for form in forms if form is not None), key=lambda form: form.bytes)
 
 
 def unpack_tensors(content: bytes, path: object) -> dict[str, np.ndarray]:

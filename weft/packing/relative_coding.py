@@ -70,8 +70,13 @@ def read_relative(content: ByteReader, size: int, codebook: np.ndarray) -> np.nd
         huffman.decode(code, count, lengths)
         for lengths, code in [_code(content, width) for width in (1 << bits, len(codebook) + 1)]
     )
+    return placed(gaps, values, size, codebook)
+
+
+def placed(gaps: np.ndarray, values: np.ndarray, size: int, codebook: np.ndarray) -> np.ndarray:
+    """A tensor in one dimension, of distances and numbers of values."""
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if count and places[-1] >= size:
+    if len(places) and places[-1] >= size:
         raise Damaged("weights lie beyond the end of their tensor")
     found = np.zeros(size, codebook.dtype)
     found[places] = np.concatenate([np.zeros(1, codebook.dtype), codebook])[values]

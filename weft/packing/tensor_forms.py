@@ -1,7 +1,8 @@
 """One tensor in a packed file: its head, and the symbols that go to the streams of the file.
 
 The head: dtype, shape and form; the number of values of a codebook; of a mask the number of weights that are not zero, the number of classes of rows
-and columns, and tables; the values; then the table of their numbers (rANS), or distances and numbers in Huffman codes.
+and columns, and tables; the values; then the table of their numbers (rANS), or distances and numbers in Huffman codes. With DISTANCES (rANS) a mask
+is missing, and the tables of distances and of numbers come last.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from .byte_stream import ByteReader, ByteWriter, Damaged
 from .context_coding import SymbolSegment, read_segments
 from .density_classes import COUNTS, DensityClasses, choose_classes
 from .frequencies import Frequencies
-from .relative_coding import read_relative, write_relative
+from .relative_coding import MOST_BITS, placed, read_relative, shortest, write_relative
 from .tensor_content import MOST_VALUES, TensorContent, as_half, mask_shape, plain_tensor
 
-MASKED, CODEBOOK, HALF = 1, 2, 4
+MASKED, CODEBOOK, HALF, DISTANCES = 1, 2, 4, 8
 # Their order is a part of the format.
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64")  # fmt: skip
 _MOST_DIMENSIONS = 32
@@ -37,6 +38,7 @@ class TensorForm:
     mask_bits: float = 0.0  # that say where it is zero, in the streams or in the head
     value_bits: float = 0.0  # that say which value each weight has
     coded: int = 0  # bytes of the head that those bits are
+    has_distances: bool = False  # zeros are told by the distances of the others: since version 2 of the format
 
     @property
     def bytes(self) -> float:
@@ -60,6 +62,22 @@ def rans_form(content: TensorContent) -> TensorForm:
     return TensorForm(bytes(head.content), tuple(classes), (*symbols, numbers), mask_bits, numbers.bits)
 
 
+def distances_form(content: TensorContent) -> TensorForm | None:
+    """Distances between weights and numbers of their values, each with one table: shorter than a mask where weights stand in groups.
+
+    None if there are too many values, or no zeros.
+    """
+    if content.indices is None or content.mask is None or not 0 < len(content.values) < MOST_VALUES:
+        return None
+    head, one = _begun(content, distances=True), shortest(content)
+    head.varint(one.bits, len(one.gaps))
+    gaps = SymbolSegment.of_symbols(one.gaps, 1 << one.bits)
+    values = SymbolSegment.of_symbols(one.values.astype(np.uint8), len(content.values) + 1)
+    for segment in (gaps, values):
+        head.frequencies(segment.tables)
+    return TensorForm(bytes(head.content), (), (gaps, values), gaps.bits, values.bits, has_distances=True)
+
+
 def huffman_form(content: TensorContent) -> TensorForm | None:
     """Distances and numbers of values in Huffman codes; None if there are too many values."""
     if content.indices is None or len(content.values) >= MOST_VALUES:
@@ -69,10 +87,11 @@ def huffman_form(content: TensorContent) -> TensorForm | None:
     return TensorForm(bytes(head.content), (), (), 8.0 * gaps, 8.0 * values, gaps + values)
 
 
-def _begun(content: TensorContent, write_mask: Any = None) -> ByteWriter:
+def _begun(content: TensorContent, write_mask: Any = None, distances: bool = False) -> ByteWriter:
     """The head up to the values."""
     out, half = ByteWriter(), as_half(content.values)
     form = MASKED * (content.mask is not None) | CODEBOOK * (content.indices is not None) | HALF * (half is not None)
+    form |= DISTANCES * distances
     out.varint(DTYPES.index(content.dtype.name), len(content.shape), *content.shape, form)
     if content.indices is not None:
         out.varint(len(content.values))
@@ -107,6 +126,16 @@ class MaskHead:
 
 
 @dataclass(frozen=True)
+class DistancesHead:
+    """What the head says of distances: their bits, how many there are, and the tables of distances and of values."""
+
+    bits: int
+    count: int
+    gaps: Frequencies
+    values: Frequencies
+
+
+@dataclass(frozen=True)
 class TensorHead:
     """A tensor whose head was read. `array` is known already if no symbols are missing."""
 
@@ -116,6 +145,7 @@ class TensorHead:
     mask: MaskHead | None = None
     tables: Frequencies | None = None  # of the numbers of values
     array: np.ndarray | None = None
+    distances: DistancesHead | None = None
 
     @property
     def count(self) -> int:
@@ -129,7 +159,11 @@ class TensorHead:
         return [SymbolSegment(size, table) for size, table in zip(sizes, self.mask.class_tables, strict=True)]
 
     def symbol_segments(self, classes: Sequence[np.ndarray]) -> list[SymbolSegment]:
-        """Of the mask, whose contexts follow from the classes, and of the numbers of values."""
+        """Of the mask, whose contexts follow from the classes, and of the numbers of values; or of distances and values."""
+        if self.distances is not None:
+            return [
+                SymbolSegment(self.distances.count, table) for table in (self.distances.gaps, self.distances.values)
+            ]
         found = []
         if self.mask is not None:
             given = iter(classes)
@@ -145,6 +179,8 @@ class TensorHead:
         """The tensor made of its symbols."""
         if self.array is not None:
             return self.array
+        if self.distances is not None:
+            return placed(symbols[0], symbols[1], math.prod(self.shape), self.values).reshape(self.shape)
         given = iter(symbols)
         mask = None if self.mask is None else next(given).view(np.bool_).reshape(mask_shape(self.shape))
         if mask is not None and int(np.count_nonzero(mask)) != self.count:
@@ -172,11 +208,13 @@ def read_head(reader: ByteReader, most: int, *, with_contexts: bool) -> TensorHe
     size = math.prod(shape)
     if size * dtype.itemsize > most or max(shape, default=0) > most:
         raise Damaged(f"a tensor of shape {shape} is larger than a file of this size can hold")
-    form = reader.at_most(MASKED | CODEBOOK | HALF, "a form")
+    form = reader.at_most(MASKED | CODEBOOK | HALF | (DISTANCES if with_contexts else 0), "a form")
+    if form & DISTANCES and form & (MASKED | CODEBOOK) != MASKED | CODEBOOK:
+        raise Damaged("a tensor with distances has no codebook")
     if form & HALF and dtype != np.float32:
         raise Damaged(f"values of {dtype} are said to be float16")
     values = reader.at_most(MOST_VALUES, "the number of values") if form & CODEBOOK else None
-    mask = _read_mask(reader, size) if form & MASKED and with_contexts else None
+    mask = _read_mask(reader, size) if form & MASKED and with_contexts and not form & DISTANCES else None
     count = values if values is not None else size if mask is None else mask.kept
     stored = np.dtype(np.float16) if form & HALF else dtype
     found = reader.array(stored, count).astype(dtype, copy=False)
@@ -185,9 +223,17 @@ def read_head(reader: ByteReader, most: int, *, with_contexts: bool) -> TensorHe
             raise Damaged("a tensor without a codebook is said to be in Huffman codes")
         array = found.reshape(shape) if mask is None else None
         return TensorHead(shape, dtype, found, mask, None, array)
+    if form & DISTANCES:
+        return TensorHead(shape, dtype, found, distances=_read_distances(reader, size, values))
     if with_contexts:
         return TensorHead(shape, dtype, found, mask, reader.frequencies(1, values) if values else None)
     return TensorHead(shape, dtype, found, array=read_relative(reader, size, found).reshape(shape))
+
+
+def _read_distances(reader: ByteReader, size: int, values: int) -> DistancesHead:
+    bits = reader.at_most(MOST_BITS, "the bits of distances")
+    count = reader.at_most(size, "the number of weights")
+    return DistancesHead(bits, count, reader.frequencies(1, 1 << bits), reader.frequencies(1, values + 1))
 
 
 def _read_mask(reader: ByteReader, size: int) -> MaskHead:
