@@ -290,3 +290,15 @@ def test_float8_needs_layers_that_can_be_replaced() -> None:
         compress.float8(nn.Linear(4, 4))
     with pytest.raises(weft.UserError, match="skip names 'layers.9'"):
         compress.float8(nn.Sequential(nn.Linear(4, 4)), skip=["layers.9"])
+
+
+def test_weights_of_few_bits_are_exported_to_onnx(tmp_path: Any) -> None:
+    """As the ops that they consist of."""
+    pytest.importorskip("onnx")
+    weft.seed(0)
+    model, x = nn.Sequential(nn.Linear(32, 6)).eval(), normal(2, 32)
+    compress.weight_only(model, bits=4)
+    weft.onnx.save(tmp_path / "network.onnx", model, weft.asarray(x))
+    np.testing.assert_allclose(
+        weft.onnx.load(tmp_path / "network.onnx")(x).numpy(), model(x).numpy(), rtol=0, atol=1e-6
+    )
