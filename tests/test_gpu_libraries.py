@@ -42,7 +42,7 @@ def machine(monkeypatch, tmp_path):
     """A GPU with both libraries; `timed` lists what was measured, and `speeds` says who is how fast."""
     gpu = fake_gpu.install(monkeypatch)
     blas_module, dnn_module = FakeCublasLt(), FakeCudnn()
-    kinds = SimpleNamespace(COMPUTE_32F=68, COMPUTE_32F_FAST_TF32=77, COMPUTE_64F=70)
+    kinds = SimpleNamespace(COMPUTE_32F=68, COMPUTE_32F_FAST_TF32=77, COMPUTE_64F=70, COMPUTE_32I=72)
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasLt", blas_module)
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cublas", SimpleNamespace(ComputeType=kinds))
     monkeypatch.setitem(sys.modules, "cudnn", dnn_module)
@@ -397,3 +397,47 @@ device._found.append(dnn.handle(0))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("released", "")
+
+
+# --- 8 bits -------------------------------------------------------------------------------------------------------------------------
+
+
+def requantized(x, w):
+    return weft.requantize(weft.matmul(x, w.mT, dtype="int32") + 7, 0.001, 3)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x, w: weft.matmul(x, w.mT, dtype="int32"), requantized], ids=["alone", "with an epilogue"]
+)
+def test_cublaslt_multiplies_int8(machine, f):
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 20, 36), (3, 24, 36)))
+    with weft.knobs.set(device="reference"):
+        expected = f(weft.asarray(x), weft.asarray(w)).numpy()
+    with weft.knobs.set(matmul_algorithm="CUBLASLT"):
+        made = weft.jit(f)
+        for _ in range(3):
+            np.testing.assert_array_equal(made(x, w).numpy(), expected)
+    assert {run[-1] for run in machine.blas.runs} == {72}
+    counted()
+
+
+@pytest.mark.parametrize(("formats", "able"), [(("e4m3", "e5m2"), True), (("e5m2", "e5m2"), False)])
+def test_cublaslt_multiplies_float8(machine, formats, able):
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((32, 64), (48, 64)))
+
+    def f(x, w, scale):
+        codes = weft.to_float8(x, scale, format=formats[0]), weft.to_float8(w, 0.2, format=formats[1])
+        return weft.float8_matmul(*codes, scale, 0.2, formats=formats).astype("bfloat16")
+
+    arrays = x, w, np.float32(0.1)
+    with weft.knobs.set(device="reference"):
+        expected = f(*map(weft.asarray, arrays)).astype("float32").numpy()
+    with weft.knobs.set(matmul_algorithm="CUBLASLT"):
+        made = weft.jit(f)
+        near(made(*arrays).astype("float32").numpy(), expected, 4e-3)
+        near(made(*arrays).astype("float32").numpy(), expected, 4e-3)
+    assert bool(machine.blas.runs) == able
+    [plan] = next(iter(made.programs.latest.values())).executable.program.plans.values()
+    assert [phase.symbol for phase in plan.phases] == (["library"] if able else ["whole"])  # scales included

@@ -14,6 +14,7 @@ from weft.compiler.gpu.program import LANES, commands, gpu_program
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.nest import ready
 from weft.compiler.planning.fuse import fuse
+from weft.ops.grouped import grouped_weight
 
 X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)
 LONG = np.random.default_rng(1).normal(size=(3, 10_000)).astype(np.float32)
@@ -36,6 +37,14 @@ CONTRACTIONS = [
     (lambda x, w: weft.relu(weft.conv(x, w, padding=1)), IMAGES, FILTER),
     (weft.grad(lambda x, w: (weft.conv(x, w, stride=2, padding=1) ** 2).sum(), argnums=(0, 1)), IMAGES, FILTER),
 ]  # fmt: skip
+BYTES, CODES, SCALES = np.zeros((64, 128), np.int8), np.zeros((64, 128), np.uint8), np.zeros(64 * 4, np.float32)
+
+
+def narrow_products(x, a, codes, scale):
+    """Products of 8-bit integers, of 8-bit floats, and with a weight of 4 bits, by both kinds of sums."""
+    weight = grouped_weight(codes, scale, bits=4, shape=(64, 128)).T
+    sums = weft.matmul(a.astype("float32")[:1], weight), weft.matmul(a.astype("bfloat16")[:9].astype("float32"), weight)
+    return weft.requantize(weft.matmul(x, x.mT, dtype="int32"), 0.1), weft.float8_matmul(a, a), *sums
 
 
 def kernels(f, *arrays):
@@ -90,6 +99,9 @@ def main() -> None:
     for f, *arrays in [*CASES, *CONTRACTIONS]:
         for source in kernels(f, *arrays):
             build_all(source)
+    graph = weft.make_graph(narrow_products, BYTES, CODES, np.zeros(64 * 64, np.uint8), SCALES)
+    for launch in commands(gpu_program(graph, {})):
+        build_all(launch.kernel)
     graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
     for launch in commands(gpu_program(graph, {})):
         print("built", len(build(launch.kernel, 90).code), launch.kernel.body.count("def part"))

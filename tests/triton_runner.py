@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -121,11 +122,16 @@ for _name, _function in {**_UNARY, **_BINARY}.items():
     setattr(libdevice, _name, _by_numpy(_function))
 
 
+_KEPT_AS = {
+    tl.bfloat16: ml_dtypes.bfloat16,
+    tl.float8e4nv: ml_dtypes.float8_e4m3fn,
+    tl.float8e5: ml_dtypes.float8_e5m2,
+}
+
+
 def _dot(self: Any, a: Any, b: Any, d: Any, precision: Any, most: Any) -> Any:
-    """A product of strips. The interpreter keeps bfloat16 as uint16, and would multiply those."""
-    left, right = (
-        (v.data.astype(np.uint32) << 16).view(np.float32) if v.dtype == tl.bfloat16 else v.data for v in (a, b)
-    )
+    """A product of strips. The interpreter keeps bfloat16 as uint16, 8-bit floats as uint8, and would multiply those."""
+    left, right = (v.data.view(_KEPT_AS[v.dtype]).astype(np.float32) if v.dtype in _KEPT_AS else v.data for v in (a, b))
     return interpreter.TensorHandle(np.matmul(left, right, dtype=d.data.dtype) + d.data, d.dtype.scalar)
 
 
@@ -133,8 +139,8 @@ _cast = interpreter.InterpreterBuilder.cast_impl
 
 
 def _rounded(self: Any, source: Any, target: Any) -> Any:
-    """A cast. To bfloat16 the interpreter cuts digits off, where GPUs round; from it, it loses what is below 2^-126."""
-    if (source.dtype.scalar, target.scalar) == (tl.float32, tl.bfloat16):
+    """A cast. To bfloat16 the interpreter cuts digits off, where GPUs round; from it, it loses what is below 2^-126. It takes integers for bits."""
+    if target.scalar == tl.bfloat16 and source.dtype.scalar in (tl.float32, tl.int8):
         return interpreter.TensorHandle(source.data.astype(bfloat16.numpy).view(np.uint16), target.scalar)
     if (source.dtype.scalar, target.scalar) == (tl.bfloat16, tl.float32):
         return interpreter.TensorHandle((source.data.astype(np.uint32) << 16).view(np.float32), target.scalar)

@@ -168,6 +168,9 @@ from .ops.elementwise import tanh as tanh
 from .ops.elementwise import trunc as trunc
 from .ops.elementwise import view as view
 from .ops.elementwise import where as where
+from .ops.float8 import float8_matmul as float8_matmul
+from .ops.float8 import from_float8 as from_float8
+from .ops.float8 import to_float8 as to_float8
 from .ops.indexing import embedding as embedding
 from .ops.indexing import take as take
 from .ops.indexing import take_along_axis as take_along_axis

@@ -15,6 +15,8 @@ from .fake_quantize import FakeQuantize as FakeQuantize
 from .fake_quantize import QuantizedWeight as QuantizedWeight
 from .fixed_point import fixed_point as fixed_point
 from .fixed_point import formats as formats
+from .float8 import Float8Linear as Float8Linear
+from .float8 import float8 as float8
 from .folding import fold as fold
 from .grids import Grid as Grid
 from .int8 import LayerQuantization as LayerQuantization

@@ -2,8 +2,8 @@
 
     weight_only(model, bits=4, group=64)
 
-The integers are stored, two to a byte for 4 bits, with a scale for each group of inputs of a row. The weight is computed from them when it is used; it is not
-trained any more.
+The integers are stored, two to a byte for 4 bits, with a scale for each group of inputs of a row. The weight is computed from them when it is used, on GPUs inside of
+products with up to 64 rows; it is not trained any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ..errors import UserError
 from ..nn.linear import Embedding, Linear
 from ..nn.module import Module
 from ..ops.convert import asarray
-from ..ops.movement import reshape, stack
+from ..ops.elementwise import astype
+from ..ops.grouped import grouped_weight, packed
 from ..tensor import Tensor
 from .grids import symmetric
 from .layers import Weight, layers_of
@@ -27,20 +28,20 @@ from .ranges import Values, chosen_range
 class GroupedWeight(Parametrization):
     """W[o, i] = q[o, i] * scale[o, i // group], with q of 4 or 8 bits.
 
-    >>> weight = GroupedWeight(np.array([[1.0, -7.0, 0.5, 0.25]]), bits=4, group=2)
+    >>> weight = GroupedWeight(np.float32([[1.0, -7.0, 0.5, 0.25]]), bits=4, group=2)
     >>> weight().numpy().round(2).tolist() == np.float32([[1.0, -7.0, 0.49, 0.28]]).tolist(), weight.nbytes
     (True, 10)
     """
 
     def __init__(self, weight: np.ndarray, bits: int, group: int) -> None:
-        self.bits, self.group, self.shape = bits, group, tuple(weight.shape)
-        rows = weight.reshape(-1, group)
+        self.bits, self.group, self.shape, self.dtype = bits, group, tuple(weight.shape), str(weight.dtype)
+        rows = weight.astype(np.float32).reshape(-1, group)
         found = Values.exact(rows, 0)
         most = np.maximum(np.abs(found.low), np.abs(found.high))
         values = Values(found.points, found.counts, -most, most, found.width)
         grid = symmetric(bits, *chosen_range("weight_only", values, bits, "symmetric", "mse"), 0)
         integers = grid.quantize(rows).reshape(-1)
-        self.integers = asarray(_packed(integers) if bits == 4 else integers).realize()
+        self.integers = asarray(packed(integers, group) if bits == 4 else integers).realize()
         self.scale = asarray(grid.scale).realize()
 
     @property
@@ -49,9 +50,7 @@ class GroupedWeight(Parametrization):
         return int(self.integers.numpy().nbytes + self.scale.numpy().nbytes)
 
     def forward(self) -> Tensor:
-        integers = _unpacked(self.integers) if self.bits == 4 else self.integers
-        rows = reshape(integers.astype("float32"), (-1, self.group)) * self.scale[:, None]
-        return reshape(rows, self.shape)
+        return astype(grouped_weight(self.integers, self.scale, bits=self.bits, shape=self.shape), self.dtype)
 
 
 def weight_only(
@@ -84,14 +83,3 @@ def _group(path: str, inputs: int, bits: int, group: int | None) -> int:
             "weight_only", f"a group that divides the {inputs} inputs of {path or 'the layer'}, even for 4 bits, is required, got {group}."
         )  # fmt: skip
     return group
-
-
-def _packed(integers: np.ndarray) -> np.ndarray:
-    """Two integers of 4 bits in a byte, the first one in the lower half."""
-    low, high = (integers[0::2] & 15).astype(np.uint8), (integers[1::2] & 15).astype(np.uint8)
-    return np.asarray(low | (high << 4), np.uint8)
-
-
-def _unpacked(packed: Tensor) -> Tensor:
-    halves = stack([packed & 15, packed >> 4], axis=1).astype("int8")
-    return reshape((halves ^ 8) - 8, (-1,))  # the sign of 4 bits

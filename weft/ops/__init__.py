@@ -6,6 +6,8 @@ from . import conv as conv
 from . import convert as convert
 from . import creation as creation
 from . import elementwise as elementwise
+from . import float8 as float8
+from . import grouped as grouped
 from . import indexing as indexing
 from . import loss as loss
 from . import math as math

@@ -11,6 +11,7 @@ from ...options import CompileOptions
 from ..ir.program import KernelProgram
 from ..lowering import LoweringTable
 from ..passes import pipeline
+from ..passes.integer_products import Int8Kernels
 from ..passes.pipeline import PassOptions
 from ..passes.slice_updates import spread_updates
 from ..planning.build import Backend, build
@@ -21,7 +22,8 @@ from .planner import plan_for
 from .special import plans as special
 
 LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
-PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, int8_kernels=True, split_sums=True)
+INT8 = Int8Kernels(unsigned=True, depthwise=True)
+PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, int8_kernels=INT8, split_sums=True)
 DEFAULTS = CompileOptions("cpu", threads=1)
 
 

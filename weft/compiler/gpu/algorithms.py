@@ -19,7 +19,7 @@ from ..ir.program import operand_names
 from ..ir.storage import nbytes
 from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, ConvChoice, preferred, workspace_limit
 from . import textbook_kernels as teaching
-from .anchors import anchor_of, is_convolution, is_product
+from .anchors import anchor_of, is_convolution, is_grouped, is_product
 from .contraction import (
     parts_for,
     workspace,
@@ -30,6 +30,7 @@ from .contraction import (
     write_finish,
     write_parts,
 )
+from .grouped import write_grouped
 from .kernel_utils import scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
@@ -39,6 +40,8 @@ COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> ConvChoice:
     """The plan of a product or convolution, and what to say if it is not what was asked for."""
+    if is_grouped(anchor_of(kernel)):
+        return ConvChoice(replace(_in_one("TRITON", "grouped", kernel), hidden=hidden))
     prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
@@ -154,6 +157,12 @@ def _by_library(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     return "has no kernel for it, or is not installed"
 
 
+def _by_squares(kernel: Kernel) -> Plan | str:
+    if kernel.views[0].base.dtype.itemsize == 1:
+        return "multiplies floats of 16 bits or more"
+    return _in_one("TILED", "tiled", kernel)
+
+
 def _by_patches(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     if teaching.patches(kernel).shape[0] > COUNTABLE:
         return "has more patches than can be counted"
@@ -164,7 +173,7 @@ _Way = Callable[[Kernel, Judge | None, bool], Plan | str]
 _PRODUCTS: dict[str, _Way] = {
     "TRITON": lambda kernel, judge, tf32: own_plan(kernel, tf32=tf32),
     "CUBLASLT": _by_library,
-    "TILED": lambda kernel, judge, tf32: _in_one("TILED", "tiled", kernel),
+    "TILED": lambda kernel, judge, tf32: _by_squares(kernel),
     "NAIVE": lambda kernel, judge, tf32: _in_one("NAIVE", "naive", kernel),
 }
 _CONVOLUTIONS: dict[str, _Way] = {
@@ -225,6 +234,7 @@ _WRITERS: dict[str, Callable[[Kernel, PlanPhase], KernelSource]] = {
     "filter": lambda kernel, phase: write_filter("kernel", kernel, claimed(kernel, phase).filter),
     "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
+    "grouped": lambda kernel, phase: write_grouped("kernel", kernel),
     "whole": lambda kernel, phase: write_contraction("kernel", kernel, tf32=_is_tf32(phase)),
     "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase), _is_tf32(phase)),
     "finish": lambda kernel, phase: write_finish("kernel", kernel, _parts(phase)),

@@ -8,6 +8,10 @@ from ...graph.node import Node
 from ..ir.kernel import Kernel
 from ..ir.loops import CONVOLUTIONS
 
+INTEGERS = frozenset(("contract_int8", "conv_int8_last"))  # anchors of 8-bit integers, summed in int32
+LINES_OF_K = frozenset(("contract_int8", "contract_float8"))  # both operands have k last: (b, m, k) times (b, n, k)
+PRODUCTS = LINES_OF_K | {"contract", "contract_grouped"}
+
 
 def anchor_of(kernel: Kernel) -> Node:
     """The anchor of a kernel that has one."""
@@ -17,7 +21,12 @@ def anchor_of(kernel: Kernel) -> Node:
 
 def is_product(anchor: Node) -> bool:
     """Whether it is a batch of matrix products."""
-    return anchor.op.name == "contract"
+    return anchor.op.name in PRODUCTS
+
+
+def is_grouped(anchor: Node) -> bool:
+    """Whether it is a product with a weight of 8 or 4 bits that has a scale for each group of inputs."""
+    return anchor.op.name == "contract_grouped"
 
 
 def is_convolution(anchor: Node) -> bool:
@@ -30,10 +39,17 @@ def is_filter_gradient(anchor: Node) -> bool:
     return anchor.op.name == "conv_filter_last"
 
 
+def of_integers(anchor: Node) -> bool:
+    """Whether it multiplies 8-bit integers."""
+    return anchor.op.name in INTEGERS
+
+
 def is_contraction(kernel: Kernel) -> bool:
-    """Whether its anchor is computed by the matrix units: a product or convolution of floats."""
+    """Whether its anchor is computed by the matrix units: a product or convolution of floats or of 8-bit integers."""
     anchor = kernel.anchor
-    return anchor is not None and anchor.dtype.is_float and (is_product(anchor) or is_convolution(anchor))
+    if anchor is None or not (is_product(anchor) or is_convolution(anchor)):
+        return False
+    return anchor.dtype.is_float or of_integers(anchor)
 
 
 def groups_of(anchor: Node) -> int:
@@ -43,10 +59,12 @@ def groups_of(anchor: Node) -> int:
 
 def sum_length(anchor: Node) -> int:
     """The number of products that each element of the result is the sum of."""
-    x, y = anchor.inputs
+    x, y = anchor.inputs[:2]
     if is_product(anchor):
         return x.shape[2]
     if is_filter_gradient(anchor):
         return prod(y.shape[:-1])
+    if of_integers(anchor):
+        return prod(y.shape[1:])
     taps = prod(y.shape[2:])
     return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))

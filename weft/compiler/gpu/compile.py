@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dtypes import DType
+from .device_functions import with_helpers
 from .source import KernelSource
 
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "u8"}
@@ -58,7 +59,8 @@ class CompileRequest:
 def compile_request(source: KernelSource, capability: int) -> CompileRequest:
     """What to compile for GPUs of a compute capability: 80, 90, ..."""
     types = (*(pointer_type(n.dtype) for n in source.arguments), "*i64")
-    return CompileRequest(source.text, source.name, types, source.warps, source.stages, capability, source.loose)
+    text = with_helpers(source.body, capability)
+    return CompileRequest(text, source.name, types, source.warps, source.stages, capability, source.loose)
 
 
 def build(source: KernelSource, capability: int) -> Binary:

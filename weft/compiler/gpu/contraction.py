@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...dtypes import DType, float32, float64
+from ...dtypes import DType, float32, float64, int32
 from ...graph.node import Node
 from ..ir.index import IndexExpr, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
 from ..ir.nest import ReadyPhase, ready
-from .anchors import groups_of, is_convolution, is_filter_gradient, is_product, sum_length
+from .anchors import LINES_OF_K, groups_of, is_convolution, is_filter_gradient, is_product, of_integers, sum_length
 from .kernel_utils import element, scratch_tensor
 from .kernels import FLAT
 from .source import KernelSource, KernelWriter, decomposed
@@ -75,11 +75,18 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
     return fitting[-1], 1
 
 
-def tile_for(sides: tuple[int, int], strip: int) -> ContractionTile:
-    """A tile of these sides; `strip` is the length of what is walked in strips."""
+def tile_for(sides: tuple[int, int], strip: int, itemsize: int = 4) -> ContractionTile:
+    """A tile of these sides; `strip` is the length of what is walked in strips, of elements of so many bytes."""
     height, width = sides
+    if itemsize == 1:
+        return _tile_of_bytes(height, width, strip)
     deep = min(_side(strip, 64), 64 if height * width <= 64 * 128 else 32)
     return ContractionTile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
+
+
+def _tile_of_bytes(height: int, width: int, strip: int) -> ContractionTile:
+    """The matrix units take 32 numbers of 8 bits at a time; deep strips are whole lines of memory."""
+    return ContractionTile(height, width, max(32, _side(strip, 128)), 4)
 
 
 def parts_for(anchor: Node) -> int:
@@ -127,6 +134,8 @@ class Operand:
     view: View
     position: IndexExpr
     conditions: tuple[Inside, ...]
+    border: int = 0  # what stands where a condition does not hold
+    float8: str = ""  # the format of codes of 8-bit floats
 
 
 class _Walk:
@@ -174,7 +183,8 @@ class ContractionWriter(KernelWriter):
         self.length = prod(l.size for l in self.depth_loops)
         shape = (self.batch * self.groups, self.height, self.local.size)
         sides, _ = arranged(*shape, self.length if parts > 1 else 0)
-        self.tile = tile or tile_for(sides, walked(self.depth_loops, is_filter_gradient(self.anchor)))
+        itemsize = max(view.base.dtype.itemsize for view in kernel.views[:2])
+        self.tile = tile or tile_for(sides, walked(self.depth_loops, is_filter_gradient(self.anchor)), itemsize)
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
@@ -183,7 +193,8 @@ class ContractionWriter(KernelWriter):
         if is_product(anchor):
             b, m, n = place
             [k] = inner = fresh((anchor.inputs[0].shape[2],))
-            factors: Sequence[tuple[Node, Place]] = ((anchor.inputs[0], (b, m, k)), (anchor.inputs[1], (b, k, n)))
+            right = (b, n, k) if anchor.op.name in LINES_OF_K else (b, k, n)
+            factors: Sequence[tuple[Node, Place]] = ((anchor.inputs[0], (b, m, k)), (anchor.inputs[1], right))
             conditions: list[Inside] = []
         else:
             inner, factors, conditions = CONVOLUTIONS[anchor.op.name](anchor, place)
@@ -191,12 +202,15 @@ class ContractionWriter(KernelWriter):
         conditions = [Inside(self._grouped(c.inner), c.size, c.step) for c in conditions]
         mine = tuple(c for c in conditions if self.local not in c.inner.loops)
         rest = tuple(c for c in conditions if self.local in c.inner.loops)
-        left, right = Operand(first.view, first.position, mine), Operand(second.view, second.position, rest)
+        border = anchor.param("border") if "border" in anchor.op.params else 0
+        formats = anchor.get_params("formats")[0] if "formats" in anchor.op.params else ("", "")
+        left = Operand(first.view, first.position, mine, border, formats[0])
+        other = Operand(second.view, second.position, rest, float8=formats[1])
         loops = plain_loops(inner)
         if is_convolution(anchor) and not is_filter_gradient(anchor):  # channels are neighbours in memory
             channels = inner[0].loops
             loops = (*(l for l in loops if l not in channels), *(l for l in loops if l in channels))
-        return loops, left, right
+        return loops, left, other
 
     def _operand(self, number: int, place: Place) -> Operand:
         view = self.kernel.views[number]
@@ -267,12 +281,26 @@ class ContractionWriter(KernelWriter):
         self.depth += 1
         for name, expression in walk.places.items():
             self.line(f"{name} = {expression}")
-        left = self._strip(self.left, walk.at("along"), f"inside_rows & (along < {walk.width})")
-        right = self._strip(self.right, walk.at("down"), f"(down < {walk.width}) & inside_columns")
+        even = walk.width % t.depth == 0
+        rows, columns = self.height % t.rows == 0, self.local.size % t.columns == 0
+        left = self._strip(
+            self.left, walk.at("along"), self._masks(("inside_rows", rows), (f"(along < {walk.width})", even))
+        )
+        right = self._strip(
+            self.right, walk.at("down"), self._masks((f"(down < {walk.width})", even), ("inside_columns", columns))
+        )
         self.line(f"total = tl.dot({left}, {right}, total{self._precision()}, out_dtype=tl.{wide.name})")
         self.depth -= 1
 
-    def _strip(self, operand: Operand, places: dict[Loop, str], mask: str) -> str:
+    def _masks(self, *conditions: tuple[str, bool]) -> list[str]:
+        """The conditions under which an element of a strip exists, each with whether it always holds.
+
+        Strips of bytes are multiplied so fast that asking for nothing takes time; others vary in shape with what is asked.
+        """
+        of_bytes = self.left.view.base.dtype.itemsize == 1
+        return [words for words, always in conditions if not (of_bytes and always)]
+
+    def _strip(self, operand: Operand, places: dict[Loop, str], masks: list[str]) -> str:
         """A strip of an operand, read where its formula says; padding is zero."""
         before = dict(self.at)
         self.at |= places
@@ -280,14 +308,23 @@ class ContractionWriter(KernelWriter):
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)})"
         if not set(operand.position.loops) - {self.loops[0], self.group}:
             where += f" + 0 * {'along' if operand is self.left else 'down'}"  # one element is a strip too
-        inside = values.all_of([mask], operand.conditions)
-        strip = self.let("strip", f"tl.load({where}, mask={inside}, other=0)")
+        strip = self.let("strip", self._loaded(operand, where, values.all_of(masks, operand.conditions)))
         self.at = before
         common = self._common()
-        return strip if operand.view.base.dtype is common else f"{strip}.to(tl.{common.name})"
+        return strip if operand.float8 or operand.view.base.dtype is common else f"{strip}.to(tl.{common.name})"
+
+    def _loaded(self, operand: Operand, where: str, inside: str) -> str:
+        """Elements of an operand. What stands outside of the loops does not matter on one side, as it is zero on the other."""
+        read = f"tl.load({where})" if inside == "True" else f"tl.load({where}, mask={inside}, other={operand.border})"
+        return f"{operand.float8}_numbers({read})" if operand.float8 else read
 
     def _precision(self) -> str:
-        """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them."""
+        """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them.
+
+        Of 8-bit floats, they add up a strip with fewer bits than float32 has; the strips are added in float32.
+        """
+        if self.left.float8:
+            return f", max_num_imprecise_acc={self.tile.depth}"
         return f', input_precision="{"tf32" if self.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
 
     def _common(self) -> DType:
@@ -373,7 +410,7 @@ def write_filter(name: str, kernel: Kernel, scratch: Node | None) -> KernelSourc
 
 def _wide(anchor: Node) -> DType:
     """The type of sums."""
-    return float64 if anchor.dtype is float64 else float32
+    return int32 if of_integers(anchor) else float64 if anchor.dtype is float64 else float32
 
 
 def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:

@@ -153,8 +153,36 @@ def float_remainder(x, y):
 """,
 }
 
+# Codes of 8-bit floats as float16, which has all of their values, on GPUs whose matrix units do not take them as they are.
+_HALVES = {
+    "e4m3_half": """
+@triton.jit
+def e4m3_half(codes):
+    wide = codes.to(tl.uint16)
+    value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+    return tl.where((wide & 0x7F) == 0x7F, float("nan"), value).to(tl.float16)
+""",
+    "e5m2_half": """
+@triton.jit
+def e5m2_half(codes):
+    return (codes.to(tl.uint16) << 8).to(tl.float16, bitcast=True)
+""",
+}
+_TYPES_OF_FLOAT8 = {"e4m3": "float8e4nv", "e5m2": "float8e5"}
+FLOAT8_SINCE = 89  # the compute capability from which the matrix units take 8-bit floats
 
-def with_helpers(source: str) -> str:
-    """A file that can be compiled: imports, the helpers that the source calls or hands on, the source."""
-    used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b(?!=)", source)]
+
+def _numbers(name: str, native: bool) -> str:
+    """The function that gives the numbers of codes, as a product reads them."""
+    value = f"codes.to(tl.{_TYPES_OF_FLOAT8[name]}, bitcast=True)" if native else f"{name}_half(codes)"
+    return f"\n@triton.jit\ndef {name}_numbers(codes):\n    return {value}\n"
+
+
+def with_helpers(source: str, capability: int = FLOAT8_SINCE) -> str:
+    """A file that can be compiled for GPUs of a compute capability: imports, the helpers that the source calls or hands on, the source."""
+    numbers = {f"{name}_numbers": _numbers(name, capability >= FLOAT8_SINCE) for name in _TYPES_OF_FLOAT8}
+    used: list[str] = []
+    for name, text in reversed((HELPERS | _HALVES | numbers).items()):  # later ones may call earlier ones
+        if re.search(rf"\b{name}\b(?!=)", "\n".join([source, *used])):
+            used.insert(0, text)
     return "\n".join([HEAD, *used, source])

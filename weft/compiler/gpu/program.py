@@ -22,6 +22,7 @@ from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
+from ..passes.integer_products import Int8Kernels
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
 from ..passes.slice_updates import spread_updates
@@ -50,7 +51,8 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
-PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
+INT8 = Int8Kernels(unsigned=False, depthwise=False)
+PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True, int8_kernels=INT8, narrow_kernels=True)
 DEFAULTS = CompileOptions("cuda")
 
 
@@ -106,7 +108,7 @@ def _plan(
         return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
-    assert is_contraction(kernel), anchor.op.name  # whole numbers are multiplied by loops
+    assert is_contraction(kernel), anchor.op.name  # whole numbers of more bits are multiplied by loops
     return choose(kernel, hidden, judge, options).plan
 
 

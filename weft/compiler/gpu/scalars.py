@@ -195,6 +195,10 @@ def _saturated(x: str, source: DType, target: DType) -> str:
     return f"tl.where({x} >= {float(most)}, {most}, tl.where({x} <= {float(least)}, {least}, {safe})).to({register(target)})"
 
 
+def _round_8_bits(c: ScalarCall) -> str:
+    return _saturated(f"libdevice.rint({c.x})", c.dtype, c.node.param("dtype"))
+
+
 def _bitcast(c: ScalarCall) -> str:
     target = c.node.param("dtype")
     return from_storage(f"{to_storage(c.x, c.dtype)}.to({storage(target)}, bitcast=True)", target)
@@ -243,6 +247,8 @@ TABLE: dict[str, Callable[[ScalarCall], str]] = {
     "bitcast": _bitcast,
     "stop_gradient": lambda c: c.x,
     "in_range": _in_range,
+    "round_8_bits": _round_8_bits,
+    "from_float8": lambda c: f"{c.node.param('format')}_half({c.x}).to(tl.float32)",
 }
 MATHS = {
     "exp": "libdevice.exp", "log": "libdevice.log", "sin": "libdevice.sin", "cos": "libdevice.cos", "erf": "libdevice.erf",

@@ -68,8 +68,7 @@ class _Flat(ContractionWriter):
         """An operand's element for each lane, zero where there is padding."""
         values = PhaseValues(self, NOTHING)
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)} + {self.zero})"
-        inside = values.all_of([self.inside], operand.conditions)
-        return self.let("element", f"tl.load({where}, mask={inside}, other=0)")
+        return self.let("element", self._loaded(operand, where, values.all_of([self.inside], operand.conditions)))
 
 
 class _Naive(_Flat):

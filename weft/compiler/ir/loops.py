@@ -312,6 +312,18 @@ def _conv_sum(node: Node, place: Place) -> Sum:
     return loops, ((x, (n, *there, group * per_group + c)), (w, (f, c, *t))), conditions
 
 
+def _integer_sum(node: Node, place: Place) -> Sum:
+    """The same of 8-bit integers, whose filters have their channels last."""
+    (x, w), (stride, padding, dilation, groups) = node.inputs, node.get_params(*_CONV_PARAMS)
+    n, *o, f = place
+    *t, c = fresh(w.shape[1:])
+    group = f.divided(w.shape[0] // groups)[0]
+    conditions: list[Inside] = []
+    facts = zip(o, t, stride, padding, dilation, x.shape[1:-1], strict=True)
+    there = [guarded(i * s + k * d + -p[0], size, 1, conditions) for i, k, s, p, d, size in facts]
+    return (c, *t), ((x, (n, *there, group * w.shape[-1] + c)), (w, (f, *t, c))), conditions
+
+
 def _data_sum(node: Node, place: Place) -> Sum:
     (g, w), (stride, padding, dilation, groups) = node.inputs, node.get_params(*_CONV_PARAMS)
     n, *i, c = place
@@ -341,6 +353,7 @@ CONVOLUTIONS: dict[str, Callable[[Node, Place], Sum]] = {
     "conv_last": _conv_sum,
     "conv_data_last": _data_sum,
     "conv_filter_last": _filter_sum,
+    "conv_int8_last": _integer_sum,
 }
 
 

@@ -7,6 +7,7 @@ any other number, such as the zero point of a quantized image, are read by the k
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -21,6 +22,18 @@ from .graph_builders import cast, move
 
 WORD = 4  # elements along k that are multiplied at once
 MOST_MOVES = 8  # between a product and the cast of its operand
+
+
+@dataclass(frozen=True)
+class Int8Kernels:
+    """What a backend multiplies beside int8: uint8, and depthwise convolutions. It sums the others by plain loops."""
+
+    unsigned: bool
+    depthwise: bool
+
+    def takes(self, *operands: Node) -> bool:
+        """Whether it multiplies these, if they are 8-bit integers."""
+        return self.unsigned or all(x.dtype is int8 for x in operands)
 
 
 def unwidened(node: Node) -> Node | None:
@@ -96,13 +109,13 @@ CONTRACT = Op(
 # --- convolutions -------------------------------------------------------------------------------------------------------------
 
 
-def integer_convolution(x: Node, w: Node, how: tuple[Any, ...]) -> Node | None:
+def integer_convolution(x: Node, w: Node, how: tuple[Any, ...], kernels: Int8Kernels) -> Node | None:
     """A convolution of a channels-last x with w (filters, channels / groups, ...); None if plain loops do it as well."""
     x, how, border = _without_border(x, how)
     stride, padding, _, groups, _ = how
     last = move("permute", w, (0, *range(2, len(w.shape)), 1))
     if w.shape[1] == 1:
-        depthwise = groups == w.shape[0] == x.shape[-1] > 1
+        depthwise = kernels.depthwise and groups == w.shape[0] == x.shape[-1] > 1
         return make(CONV, (x, cast(last, int32)), (*how, border)) if depthwise else None
     if groups == 1 and prod(w.shape[2:]) == 1 and set(stride) == {1} and not any(map(any, padding)):
         channels, filters = w.shape[1], w.shape[0]

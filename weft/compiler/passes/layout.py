@@ -8,6 +8,7 @@ remain are views, not kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,26 +21,46 @@ from ...graph.rewrite import rewrite, transform
 from ..ir.conv_shape import conv_flops
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
-from .integer_products import WORD, integer_convolution, integer_product, rounded_to_8_bits, unwidened
+from .integer_products import (
+    WORD,
+    Int8Kernels,
+    integer_convolution,
+    integer_product,
+    rounded_to_8_bits,
+    unwidened,
+)
+from .narrow_products import CONTRACT_FLOAT8, undecoded
 
 
-def layout(graph: Graph, pad_channels: bool = False, int8_kernels: bool = False) -> Graph:
+def layout(
+    graph: Graph, pad_channels: bool = False, int8_kernels: Int8Kernels | None = None, float8_kernels: bool = False
+) -> Graph:
     """The graph in its final layout.
 
-    `pad_channels`: images of few channels are padded, see channel_padding.py. `int8_kernels`: the backend has kernels for products of
-    8-bit integers, see integer_products.py.
+    `pad_channels`: images of few channels are padded, see channel_padding.py. `int8_kernels`: the kernels that the backend has for
+    products of 8-bit integers, see integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
     """
-    if int8_kernels:
+    kernels = _Kernels(pad_channels, int8_kernels, float8_kernels)
+    if int8_kernels is not None:
         graph = rewrite(graph, [rounded_to_8_bits])
-    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), pad_channels, int8_kernels))
+    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), kernels))
 
 
-def _laid_out(node: Node, pad_channels: bool, int8_kernels: bool) -> Node:
-    if node.op.kernel == "contraction":
-        return _contraction(node, int8_kernels)
+@dataclass(frozen=True)
+class _Kernels:
+    """What the backend has, and wants."""
+
+    pad_channels: bool
+    int8: Int8Kernels | None
+    float8: bool
+
+
+def _laid_out(node: Node, kernels: _Kernels) -> Node:
+    if node.op.name == "contract":
+        return _contraction(node, kernels)
     if node.op.kernel == "convolution":
-        found = _integer_convolution(node) if int8_kernels else None
-        return found or _convolution(node, pad_channels)
+        found = None if kernels.int8 is None else _integer_convolution(node, kernels.int8)
+        return found or _convolution(node, kernels.pad_channels)
     if any(_is_first(i) for i in node.inputs):
         return _pushed(node) or node
     return node
@@ -48,12 +69,12 @@ def _laid_out(node: Node, pad_channels: bool, int8_kernels: bool) -> Node:
 # --- matrix products --------------------------------------------------------------------------------------------------------
 
 
-def _contraction(node: Node, int8_kernels: bool) -> Node:
-    x, y = _operands(node, int8_kernels)
+def _contraction(node: Node, kernels: _Kernels) -> Node:
+    x, y, formats = _operands(node, kernels)
     a, b, out = node.get_params("a", "b", "out")
     free = [c for c in out if (c in a) != (c in b)]
     if free and free[0] in b:  # so that rows come before columns in the result
-        x, y, a, b = y, x, b, a
+        x, y, a, b, formats = y, x, b, a, formats[::-1]
     batch = [c for c in out if c in a and c in b]
     rows, columns = [c for c in out if c not in b], [c for c in out if c not in a]
     inner = [c for c in a if c in b and c not in out]
@@ -62,7 +83,8 @@ def _contraction(node: Node, int8_kernels: bool) -> Node:
     left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
     if x.dtype is not node.dtype:
         right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + columns + inner)), (n, p, k))
-        product = integer_product(left, right)
+        codes = make(CONTRACT_FLOAT8, (left, right), (formats,)) if formats else integer_product(left, right)
+        product = cast(codes, node.dtype)
     else:
         right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
         product = cast(_product(left, right), node.dtype)
@@ -71,15 +93,22 @@ def _contraction(node: Node, int8_kernels: bool) -> Node:
     return move("permute", product, tuple(natural.index(c) for c in out))
 
 
-def _operands(node: Node, int8_kernels: bool) -> tuple[Node, Node]:
-    """The operands of a product; if they are 8-bit integers that were widened to int32, those."""
+def _operands(node: Node, kernels: _Kernels) -> tuple[Node, Node, tuple[str, ...]]:
+    """The operands of a product; if they are 8-bit integers that were widened to int32, those.
+
+    If they are decoded 8-bit floats, the codes and their formats.
+    """
     x, y = node.inputs
-    if int8_kernels and node.dtype is int32:
+    if kernels.float8 and node.dtype.is_float:
+        first, second = undecoded(x), undecoded(y)
+        if first is not None and second is not None:
+            return first[0], second[0], (first[1], second[1])
+    if kernels.int8 is not None and node.dtype is int32:
         terms = prod(x.shape[axis] for axis, c in enumerate(node.param("a")) if c not in node.param("out"))
-        narrow = unwidened(x), unwidened(y)
-        if terms >= WORD and narrow[0] is not None and narrow[1] is not None:
-            return narrow[0], narrow[1]
-    return x, y
+        left, right = unwidened(x), unwidened(y)
+        if terms >= WORD and left is not None and right is not None and kernels.int8.takes(left, right):
+            return left, right, ()
+    return x, y, ()
 
 
 def _product(x: Node, y: Node) -> Node:
@@ -132,12 +161,14 @@ def _wide_last(node: Node, wide: DType) -> Node:
     return cast(_last(node), wide)
 
 
-def _integer_convolution(node: Node) -> Node | None:
+def _integer_convolution(node: Node, kernels: Int8Kernels) -> Node | None:
     """A convolution whose operands are 8-bit integers that were widened to int32, if there is a kernel for it."""
     if node.op.name != "conv" or node.dtype is not int32:
         return None
     x, w = (unwidened(i) for i in node.inputs)
-    made = integer_convolution(_last(x), w, node.params) if x is not None and w is not None else None
+    if x is None or w is None or not kernels.takes(x, w):
+        return None
+    made = integer_convolution(_last(x), w, node.params, kernels)
     return None if made is None else _first(made)
 
 

@@ -11,7 +11,9 @@ from ...graph.node import Op
 from ...options import CompileOptions
 from .decompose import decompose
 from .fold import fold
+from .integer_products import Int8Kernels
 from .layout import layout
+from .narrow_products import grouped_products
 from .precision import copies, precision
 from .scan_residuals import recall
 from .scan_sums import accumulate
@@ -30,7 +32,10 @@ class PassOptions:
     recompute: bool = False  # cheap values are recomputed rather than stored
     # Images of few channels are padded, so that every pixel begins at a multiple of 16 bytes.
     pad_channels: bool = False
-    int8_kernels: bool = False  # the backend has kernels for products of 8-bit integers
+    int8_kernels: Int8Kernels | None = None  # the kernels of the backend for products of 8-bit integers
+    narrow_kernels: bool = (
+        False  # the backend decodes 8-bit floats, and weights of 8 and 4 bits, inside of its products
+    )
     split_sums: bool = False  # long sums are split in two, so that threads share them
 
 
@@ -41,13 +46,19 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
     if narrow is not None:
         mixed["precision"] = partial(precision, dtype=narrow, wide_filters=wanted.wide_filters, fast_math=fast_math)
     return {
+        **({"grouped": grouped_products} if wanted.narrow_kernels else {}),
         "decompose": partial(decompose, lowers=wanted.lowers),
         "recall": recall,
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": partial(layout, pad_channels=wanted.pad_channels, int8_kernels=wanted.int8_kernels),
+        "layout": partial(
+            layout,
+            pad_channels=wanted.pad_channels,
+            int8_kernels=wanted.int8_kernels,
+            float8_kernels=wanted.narrow_kernels,
+        ),
         **({"copies": copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }

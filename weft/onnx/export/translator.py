@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compiler.passes.decompose import decompose
 from ...errors import UserError
 from ...graph import Graph
 from ...graph.node import Node
@@ -67,9 +68,10 @@ class UnsupportedOp(Exception):
 
 
 class Translator:
-    """Translates one closed graph; `graphs` are its versions at all traced points."""
+    """Translates one closed graph; `graphs` are its versions at all traced points. Ops that consist of others are written as these, if they have no rule."""
 
     def __init__(self, model: ModelWriter, graphs: Sequence[Graph], inputs: Sequence[OnnxValue]) -> None:
+        graphs = [decompose(graph, lambda op: op.name in RULES or op.name in PATTERNS) for graph in graphs]
         self.model, self.graph = model, graphs[0]
         self.out = GraphWriter(model)
         self.versions = {

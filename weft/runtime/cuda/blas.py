@@ -20,12 +20,16 @@ from .driver import INSTALL
 
 CANDIDATES = 8  # ways that are asked for
 WORKSPACE = 32 << 20  # bytes, unless the caller limits them: what NVIDIA advises for Hopper
-_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}  # the numbers of cudaDataType
+# The numbers of cudaDataType.
+_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1, "int8": 3, "int32": 10, "e4m3": 28, "e5m2": 29}
+_SCALES: dict[str, type[np.number[Any]]] = {"float64": np.float64, "int32": np.int32}
+_COMPUTE_TYPES = {"float64": "COMPUTE_64F", "int8": "COMPUTE_32I"}  # others sum in float32
 _EPILOGUES = {
     "": "DEFAULT", "bias": "BIAS", "relu": "RELU", "bias_relu": "RELU_BIAS", "gelu_tanh": "GELU", "bias_gelu_tanh": "GELU_BIAS",
     "gelu_tanh_sum": "GELU_AUX", "bias_gelu_tanh_sum": "GELU_AUX_BIAS", "dgelu_tanh": "DGELU",
 }  # fmt: skip
 _POINTERS = {"bias": "BIAS_POINTER", "sum": "EPILOGUE_AUX_POINTER"}  # of what epilogues read and write
+_POINTERS |= {"scale_a": "A_SCALE_POINTER", "scale_b": "B_SCALE_POINTER"}
 _SLACK = 16  # bytes more than they ask for, for products with an epilogue: nvmath-python works around a fault so
 _SOME_ADDRESS = 1 << 20  # stands for such an argument while ways are looked for; nothing reads it
 
@@ -69,8 +73,8 @@ class Product:
     def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: BlasHandle) -> None:
         self.spec = spec
         self._handle, self._library = handle, handle.library
-        scale = np.float64 if spec.c_dtype == "float64" else np.float32
-        self._factors = np.array([1, 0], scale)  # of the product, and of what c held before
+        scale: type[np.number[Any]] = _SCALES.get(spec.c_dtype, np.float32)
+        self._factors = np.array([spec.factor, 0], scale)  # of the product, and of what c held before
         self._slack = _SLACK if spec.epilogue else 0
         self._describe(scale)
         self._ways = self._found(WORKSPACE if workspace_limit is None else workspace_limit)
@@ -110,10 +114,10 @@ class Product:
         except self._library.cuBLASLtError as error:
             raise RunError("cublas", f"a matrix product failed: {error} ({self.spec}).") from None
 
-    def _describe(self, scale: type[np.floating[Any]]) -> None:
+    def _describe(self, scale: type[np.number[Any]]) -> None:
         """What is to be done, and how the three matrices lie."""
         spec, lt = self.spec, self._library
-        kind = {"float64": "COMPUTE_64F"}.get(spec.a_dtype, "COMPUTE_32F")
+        kind = _COMPUTE_TYPES.get(spec.a_dtype, "COMPUTE_32F")
         if spec.a_dtype == "float32" and spec.tf32:
             kind = "COMPUTE_32F_FAST_TF32"
         number = _TYPES[np.dtype(scale).name]

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ...compiler.gpu.vendor.claims import Claim
-from ...compiler.gpu.vendor.specs import BYTES, ConvSpec, ProductSpec, Spec, Unsupported, to_json
+from ...compiler.gpu.vendor.specs import BYTES, SCALES, ConvSpec, ProductSpec, Spec, Unsupported, to_json
 from ...compiler.ir.kernel import Kernel
 from ...compiler.store import cache
 from ...errors import RunError, UserError
@@ -121,6 +121,7 @@ def _sizes(spec: Spec) -> list[int]:
         "b": _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype],
         "bias": spec.n * BYTES[spec.c_dtype],
         "sum": result,
+        **dict.fromkeys(SCALES, BYTES["float32"]),
         "c": result,
     }
     return [known[name] for name in spec.arguments]

@@ -15,11 +15,11 @@ from ....graph.node import Node
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
-from ..anchors import anchor_of, is_convolution, is_filter_gradient, is_product
+from ..anchors import LINES_OF_K, anchor_of, is_convolution, is_filter_gradient, is_grouped, is_product, of_integers
 from ..compile import ALIGNED
 from ..kernel_utils import scratch_tensor
-from .epilogues import Epilogue, epilogue, only_store, unnarrowed
-from .specs import ConvSpec, ProductSpec, Spec, filter_order, supported
+from .epilogues import Epilogue, epilogue, only_store, scaling, unnarrowed
+from .specs import FLOAT8, ConvSpec, ProductSpec, Spec, filter_order, supported
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list
 
 def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     anchor = anchor_of(kernel)
+    if is_grouped(anchor):
+        return []  # no library reads such weights
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
     describe = _product if is_product(anchor) else _convolution
@@ -78,7 +80,7 @@ def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     if result is not None:
         found: list[Claim | None] = [Claim(spec, result, True)]
     else:
-        found = [_fused(kernel, spec), Claim(spec, _own_room(anchor, dtype), False)]
+        found = [_fused(kernel, spec), _scaled(kernel, spec), Claim(spec, _own_room(anchor, dtype), False)]
     copy = _filter_copy(kernel)
     return [replace(claim, filter=copy) for claim in found if claim is not None and supported(claim.spec)]
 
@@ -116,6 +118,17 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
         return None  # rounding the bias is as exact as rounding the result before adding it, but nothing rounds the result here
     copy = scratch_tensor("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
+
+
+def _scaled(kernel: Kernel, spec: Spec) -> Claim | None:
+    """A product of 8-bit floats with the scales of its operands, which cuBLASLt applies to the sums."""
+    if not isinstance(spec, ProductSpec) or spec.a_dtype not in FLOAT8:
+        return None
+    done = scaling(kernel)
+    if done is None or not _is_aligned(kernel, done.store) or not done.store.dtype.is_float:
+        return None
+    asked = replace(spec, c_dtype=done.store.dtype.name, factor=done.factor, scales=len(done.numbers))
+    return Claim(asked, done.store, True, done.numbers)
 
 
 def _asked(spec: Spec, done: Epilogue) -> Spec | None:
@@ -172,10 +185,11 @@ def _product(kernel: Kernel, dtype: DType, tf32: bool) -> ProductSpec | None:
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     left, right = _three(a.strides), _three(b.strides)
-    return ProductSpec(
-        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=tf32,
-        alignment=_alignment(a, b),
-    )  # fmt: skip
+    types = a.base.dtype.name, b.base.dtype.name
+    if anchor.op.name in LINES_OF_K:
+        right, tf32 = (right[0], right[2], right[1]), False
+        types = types if of_integers(anchor) else anchor.param("formats")
+    return ProductSpec(batch, m, n, k, left, right, *types, dtype.name, tf32=tf32, alignment=_alignment(a, b))
 
 
 def _three(steps: tuple[int, ...]) -> tuple[int, int, int]:
@@ -192,6 +206,8 @@ def _alignment(*views: View) -> int:
 def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
     anchor = anchor_of(kernel)
     first, second = kernel.views
+    if of_integers(anchor):
+        return None  # ours adds the rest of the layer while the sums are in registers
     if first.offset or first.base.dtype is not second.base.dtype:
         return None
     direction, shape = described(anchor)

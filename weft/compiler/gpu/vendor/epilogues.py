@@ -11,12 +11,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import isclose, prod
 
+from ....dtypes import float32
 from ....graph.node import CONST, Node
 from ...ir.index import IndexExpr, Place, fresh, linear, moved
 from ...ir.kernel import Kernel, anchor_place, unmoved
 from ...ir.storage import nbytes
+from ...passes.graph_builders import const_value
 from ..anchors import anchor_of, is_filter_gradient, is_product
 from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
+from .specs import SCALES
 
 MOST_ADDED = 2  # a bias and a residual
 MOST_FACTORS = 5  # of a product that is part of a gelu
@@ -49,6 +52,41 @@ def epilogue(kernel: Kernel) -> Epilogue | None:
         case [one, other]:
             return _with_sum(kernel, one, other) or _with_sum(kernel, other, one)
     return None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The tensor that is made of a result: result times a factor, times numbers in memory."""
+
+    store: Node
+    factor: float
+    numbers: tuple[Node, ...]
+
+
+def scaling(kernel: Kernel) -> Scaling | None:
+    """What a kernel does with the result of its anchor, if it multiplies it by up to two float32 numbers, and perhaps rounds it."""
+    store = only_store(kernel)
+    if store is None:
+        return None
+    value, found = unmoved(unnarrowed(store)), list[Node]()
+    while value is not kernel.anchor:
+        single = [n for n in value.inputs if prod(unmoved(n).shape) == 1]
+        if value.op.name != "mul" or len(single) != 1:
+            return None
+        found += single
+        value = unmoved(next(n for n in value.inputs if n is not single[0]))
+    factor, numbers = 1.0, list[Node]()
+    while found:
+        node = unmoved(found.pop())
+        if node.op is CONST:
+            factor *= const_value(node)
+        elif node in kernel.reads and node.dtype is float32:
+            numbers.append(node)
+        elif node.op.name == "mul":
+            found += node.inputs
+        else:
+            return None
+    return Scaling(store, factor, tuple(numbers)) if len(numbers) <= len(SCALES) else None
 
 
 def only_store(kernel: Kernel) -> Node | None:

@@ -14,11 +14,15 @@ from typing import Any
 
 from ..compile import ALIGNED
 
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "e4m3": 1, "e5m2": 1}
+FLOAT8 = ("e4m3", "e5m2")  # 8-bit floats, in memory as codes of type uint8
 HALVES = ("float16", "bfloat16")
+NARROW = ("int8", *FLOAT8)
+_CONVERTED = ("float16", "bfloat16", "float32", "float64")  # types whose products may have a result of their own
 PRODUCT_EPILOGUES = (
     "", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh", "gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh",
 )  # fmt: skip
+SCALES = ("scale_a", "scale_b")  # float32 numbers that a product of 8-bit floats is multiplied by
 CONV_EPILOGUES = ("bias", "residual", "relu")  # any of them, in this order
 _CONV_ARGUMENTS = {
     "forward": ("x", "w", "y"),
@@ -53,13 +57,22 @@ class ProductSpec:
     c_dtype: str = "float32"
     epilogue: str = ""
     tf32: bool = False  # multiply float32 in the reduced precision of tensor cores
+    factor: float = 1.0  # of the product of 8-bit floats, and as many numbers in memory
+    scales: int = 0
     alignment: int = ALIGNED  # bytes that all addresses are multiples of
     workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """What `run` gets addresses of, in this order."""
-        return ("a", "b", *(["bias"] if self.has_bias else []), *(["sum"] if self.has_sum else []), "c")
+        return (
+            "a",
+            "b",
+            *SCALES[: self.scales],
+            *(["bias"] if self.has_bias else []),
+            *(["sum"] if self.has_sum else []),
+            "c",
+        )
 
     @property
     def has_bias(self) -> bool:
@@ -164,11 +177,24 @@ def _product_supported(spec: ProductSpec) -> bool:
         return False
     if spec.has_sum and (spec.batch > 1 or spec.n % _IN_A_ROW):
         return False
+    if spec.a_dtype in NARROW:
+        return _narrow_supported(spec)
     return spec.a_dtype == spec.b_dtype and _result_fits(spec.a_dtype, spec.c_dtype)
 
 
+def _narrow_supported(spec: ProductSpec) -> bool:
+    """Products of 8 bits: lines of k on both sides, in whole words, and no epilogue."""
+    if spec.epilogue or spec.a_strides[2] != 1 or spec.b_strides[1] != 1:
+        return False
+    if spec.a_dtype == "int8":
+        return spec.b_dtype == "int8" and spec.c_dtype == "int32" and not (spec.k % 4 or spec.n % 4)
+    both_e5m2 = spec.a_dtype == spec.b_dtype == "e5m2"  # which cuBLASLt does not multiply
+    whole = not (spec.k % 16 or spec.n % 16 or spec.m % 16)
+    return spec.b_dtype in FLOAT8 and not both_e5m2 and whole and spec.c_dtype in (*HALVES, "float32")
+
+
 def _result_fits(dtype: str, result: str) -> bool:
-    return dtype in BYTES and (result == dtype or (dtype in HALVES and result == "float32"))
+    return dtype in _CONVERTED and (result == dtype or (dtype in HALVES and result == "float32"))
 
 
 def _convolution_supported(spec: ConvSpec) -> bool:
