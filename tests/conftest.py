@@ -18,7 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from sampling import is_left_out, left_out, mode, some
+from sampling import is_left_out, is_optimized, left_out, mode, some
 
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
 collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
@@ -110,6 +110,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=gone)
         without = set(gone)
         items[:] = [item for item in items if item not in without]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Set whether programs are optimized before the first fixture of a test, in this process and in those that it starts."""
+    if is_optimized(item.path):
+        return (yield)
+    from weft.knobs import knobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_OPTIMIZE", "0")
+        patch.setattr(knobs, "optimize", 0)
+        return (yield)
 
 
 def checks_line() -> str | None:

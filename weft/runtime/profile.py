@@ -17,6 +17,7 @@ import numpy as np
 from ..compiler import cpu as compiler
 from ..compiler.ir.frame import FRAME_RESERVED, nbytes
 from ..errors import RunError
+from ..options import CompileOptions
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
@@ -27,9 +28,11 @@ FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
 
 
-def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+def profile(
+    program: KernelProgram, options: CompileOptions, inputs: Sequence[int], repeats: int | None = None
+) -> Profile:
     """Run a program on inputs at these addresses, several times, with a clock. Nothing is written to the inputs."""
-    timed = _Timed(program, inputs, threads)
+    timed = _Timed(program, inputs, options)
     timed.run()  # memory is touched for the first time, threads wake up
     runs: list[np.ndarray] = []
     end = time.perf_counter() + ENOUGH
@@ -44,14 +47,17 @@ def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats
 class _Timed:
     """The variant of a program that has a clock, with memory of its own for all that it writes."""
 
-    def __init__(self, program: KernelProgram, inputs: Sequence[int], threads: int) -> None:
+    def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         written = compiler.module.write(program, timed=True)
         # Kept under its own text: then it is certain that its calls are these, in this order.
         digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
-        code = compiler.engine.kept_code(f"timed program {digest}", lambda: compiler.engine.object_code(written.module))
+        code = compiler.engine.kept_code(
+            f"timed program {digest} optimize {options.optimize}",
+            lambda: compiler.engine.object_code(written.module, bool(options.optimize)),
+        )
         linked = [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)]
         self._loaded = compiler.engine.Loaded(code, linked)
-        self._team, self._sites = team(threads), written.sites
+        self._team, self._sites = team(options.threads), written.sites
         self._status = np.array([0, 0, 1], np.int64)
         self._ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
