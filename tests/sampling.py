@@ -122,13 +122,14 @@ def is_optimized(path: Path) -> bool:
 
 
 # Files whose subject is not the code that is compiled for CPUs, by the beginning of their names. Generating optimized code was a third of
-# their time; the code without optimization computes the same bits (test_optimize.py). make test-all optimizes here too.
+# their time; the code without optimization computes the same bits (test_unoptimized.py). make test-all optimizes here too.
 ABOVE_THE_COMPILER = (
-    "test_annotations", "test_array_api", "test_attention", "test_augment", "test_caffe", "test_checkpoint", "test_cli", "test_compress",
-    "test_cuda", "test_docs", "test_doctor", "test_fit", "test_forecast", "test_full_disk", "test_generate", "test_gpu", "test_interpret",
-    "test_label_kinds", "test_losses", "test_network_text", "test_onnx", "test_optim_rules", "test_published", "test_quantize", "test_recipes",
-    "test_recurrent", "test_report", "test_runner", "test_saved", "test_scheduler", "test_stopping", "test_studio",
-    "test_triton", "test_vmap",
+    "test_annotations", "test_array_api", "test_attention", "test_augment", "test_caffe", "test_checkpoint", "test_cli",
+    "test_compress", "test_cuda", "test_docs", "test_doctor", "test_extend", "test_fit", "test_fixed_point", "test_forecast",
+    "test_full_disk", "test_generate", "test_gpu", "test_grad_where", "test_index", "test_interpret", "test_label_kinds", "test_lazy",
+    "test_losses", "test_masks", "test_metrics", "test_network_text", "test_numpy_operands", "test_onnx", "test_optim",
+    "test_published", "test_quantize", "test_random", "test_recipes", "test_recurrent", "test_report", "test_runner", "test_saved",
+    "test_scheduler", "test_stopping", "test_studio", "test_triton", "test_vmap", "test_zoo",
 )  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.
