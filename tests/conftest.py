@@ -4,6 +4,7 @@
 `make test FAST=1` runs few of them and leaves out the slow files.
 """
 
+import gc
 import hashlib
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from sampling import is_left_out, left_out, mode, some
+from sampling import is_left_out, is_optimized, left_out, mode, some
 
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
 collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
@@ -110,6 +111,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=gone)
         without = set(gone)
         items[:] = [item for item in items if item not in without]
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections do not look at the modules and the thousands of tests that live to the end: each took a third of a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain about objects that are left at the end
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Set whether programs are optimized before the first fixture of a test, in this process and in those that it starts."""
+    if is_optimized(item.path):
+        return (yield)
+    from weft.knobs import knobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_OPTIMIZE", "0")
+        patch.setattr(knobs, "optimize", 0)
+        return (yield)
 
 
 def checks_line() -> str | None:

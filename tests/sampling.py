@@ -12,6 +12,8 @@ asks `sampled` for its cases, or `some` for a number of random trials:
 
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
+Programs that tests of files in ABOVE_THE_COMPILER compile are optimized by LLVM in `all` only.
+
 A test that is marked `slow` takes many seconds and checks once more, in another way, what quicker tests check too: only `all` takes it.
 
 What is taken depends on the seed (printed at the end of a run, chosen by WEFT_TEST_SEED) and on the name, on nothing else. Regression
@@ -113,6 +115,22 @@ def is_left_out(path: Path) -> bool:
     """Whether this run leaves out a whole file."""
     return (mode() == "fast" and path.stem in SLOW_FILES) or (mode() != "all" and path.stem in ONLY_IN_ALL)
 
+
+def is_optimized(path: Path) -> bool:
+    """Whether LLVM optimizes the programs that the tests of a file compile."""
+    return mode() == "all" or not path.stem.startswith(ABOVE_THE_COMPILER)
+
+
+# Files whose subject is not the code that is compiled for CPUs, by the beginning of their names. Generating optimized code was a third of
+# their time; the code without optimization computes the same bits (test_unoptimized.py). make test-all optimizes here too.
+ABOVE_THE_COMPILER = (
+    "test_annotations", "test_array_api", "test_attention", "test_augment", "test_caffe", "test_checkpoint", "test_cli",
+    "test_compress", "test_cuda", "test_docs", "test_doctor", "test_extend", "test_fit", "test_fixed_point", "test_forecast",
+    "test_full_disk", "test_generate", "test_gpu", "test_grad_where", "test_index", "test_interpret", "test_label_kinds", "test_lazy",
+    "test_losses", "test_masks", "test_metrics", "test_network_text", "test_numpy_operands", "test_onnx", "test_optim",
+    "test_published", "test_quantize", "test_random", "test_recipes", "test_recurrent", "test_report", "test_runner", "test_saved",
+    "test_scheduler", "test_stopping", "test_studio", "test_triton", "test_vmap", "test_zoo",
+)  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.
 ONLY_IN_ALL = {"test_studio_postgresql"}

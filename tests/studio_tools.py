@@ -34,6 +34,7 @@ from weft.studio.server import create
 CHROMIUM = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run", "--disable-quic",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
+    "--force-prefers-reduced-motion",  # without animations, which it would paint without a GPU
 )  # fmt: skip
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

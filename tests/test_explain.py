@@ -247,7 +247,7 @@ def test_the_timed_program_computes_the_same(threads):
     executable = NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads))
     results = [np.empty(o.shape, np.float32) for o in graph.outputs]
     executable.run([*addresses, *(r.ctypes.data for r in results)])
-    timed = _IsolatedRun(executable.program, addresses, threads)
+    timed = _IsolatedRun(executable.program, addresses, executable.options)
     assert timed.seconds(timed=False) > 0
     assert not timed.ticks.any()
     assert timed.seconds(timed=True) > 0
@@ -268,7 +268,7 @@ def test_every_run_starts_from_the_same_values():
         return weft.sum(state)
 
     made = step._for((), {})
-    timed = _IsolatedRun(made.executable.program, [state.numpy().ctypes.data], made.executable.threads)
+    timed = _IsolatedRun(made.executable.program, [state.numpy().ctypes.data], made.executable.options)
     for with_clock in (True, False, True):
         timed.seconds(with_clock)
         np.testing.assert_allclose(timed._results[-1][:4].view(np.float32)[0], (state.numpy() * 2 + 1).sum(), rtol=1e-5)

@@ -93,6 +93,7 @@ class ImportGraph:
 
     files: dict[str, str]  # dotted module name -> path below the repository
     imports: list[Import]
+    classes: dict[str, list[str]]  # defined in each module
 
 
 @functools.cache  # the repository is asked about several times; made-up trees are built once each
@@ -101,13 +102,16 @@ def read_imports(root: Path) -> ImportGraph:
     paths = {module_name(path, root): path for path in sorted((root / TOP).rglob("*.py"))}
     files = {module: path.relative_to(root).as_posix() for module, path in paths.items()}
     imports: list[Import] = []
+    classes: dict[str, list[str]] = {}
     for module, path in paths.items():
         for part in (path, path.with_suffix(".pyi")):
             if part.exists():
                 reader = ImportReader(module, part, root, files)
                 reader.visit(ast.parse(part.read_bytes(), filename=str(part)))
                 imports += reader.found
-    return ImportGraph(files, imports)
+                if part == path:
+                    classes[module] = reader.classes
+    return ImportGraph(files, imports, classes)
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -134,6 +138,7 @@ class ImportReader(ast.NodeVisitor):
         self.files = files
         self.function_depth = 0
         self.found: list[Import] = []
+        self.classes: list[str] = []
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.function_depth += 1
@@ -153,6 +158,10 @@ class ImportReader(ast.NodeVisitor):
             # `from a import b` means the module a.b where there is one, else a name in a.
             submodule = f"{start}.{alias.name}"
             self.note(node, submodule if submodule in self.files else start)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.classes.append(node.name)
+        self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         """Count `import_module("weft.x")`, `__import__("weft.x")` and `registered_by("weft.x")` as imports."""
@@ -429,12 +438,12 @@ def test_an_import_against_the_layers_is_caught(tmp_path: Path, name: str, sourc
 def class_names(root: Path) -> dict[str, set[str]]:
     """The packages that define a class of each name. The parts of the compiler count as packages."""
     found: dict[str, set[str]] = {}
-    for path in sorted((root / TOP).rglob("*.py")):
-        parts = path.relative_to(root / TOP).parts
+    graph_of_imports = read_imports(root)
+    for module, names in graph_of_imports.classes.items():
+        parts = Path(graph_of_imports.files[module]).relative_to(TOP).parts
         package = "/".join(parts[:2]) if parts[0] == "compiler" and len(parts) > 2 else parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, set()).add(package)
+        for name in names:
+            found.setdefault(name, set()).add(package)
     return found
 
 

@@ -33,17 +33,29 @@ def compiled_here(monkeypatch):
     return calls
 
 
-@pytest.fixture
-def net():
+def new_net():
     weft.random.seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
 
 
 @pytest.fixture
-def file(tmp_path, net):
+def net():
+    return new_net()
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """A folder with a program with compiled code, and the cache of the user who saved it."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with knobs.set(cache=str(folder / "here")):
+        weft.save(folder / "net.weft", new_net(), X, compiled="host")
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path, compiled_once):
     """A program with compiled code, saved by this user."""
-    with knobs.set(cache=str(tmp_path / "here")):
-        weft.save(tmp_path / "net.weft", net, X, compiled="host")
+    shutil.copytree(compiled_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "net.weft"
 
 

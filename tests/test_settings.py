@@ -28,6 +28,7 @@ COMPILED: dict[str, Any] = {
     "conv_algorithm": "GEMM",
     "winograd": 0,
     "fast_math": 1,
+    "optimize": 0,
 }
 X, W = floats(1, 16, 12, 12), floats(16, 16, 3, 3, seed=1)
 

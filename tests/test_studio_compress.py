@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from studio_tools import BROWSER, LocalStudio, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.jobs import JobQueue
 from weft.jobs.compression_state import STATE
 from weft.jobs.record import FAILED, WAITING
@@ -211,11 +211,9 @@ def test_a_damaged_state_is_no_compression(server: LocalStudio, runs: Path) -> N
 
 @needs_browser
 def test_points_appear_while_the_page_is_open_and_one_is_kept(server: LocalStudio, runs: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     made, base = runs / "classify" / "base-small-1", (runs / "classify" / "base").resolve()
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -245,6 +243,5 @@ def test_points_appear_while_the_page_is_open_and_one_is_kept(server: LocalStudi
         page.locator("#point-3").get_by_role("button", name="Keep point 3 as run").click()
         page.wait_for_url("**/runs/classify/base-point3-1")
         page.get_by_role("heading", name="base-point3-1").wait_for()
-        browser.close()
     assert errors == []
     assert (runs / "classify" / "base-point3-1" / "packed.weft").read_bytes() == b"packed 3"

@@ -119,6 +119,11 @@ KNOBS: dict[str, Knob] = {
         0,
         "1 allows compiled code to reorder arithmetic where that can change which values overflow or are not a number.",
     ),
+    "optimize": Knob(
+        _switch,
+        1,
+        "0 compiles programs for CPUs without LLVM's optimizations: three times faster to compile, several times slower to run.",
+    ),
     "tf32": Knob(
         _switch,
         0,
@@ -152,6 +157,7 @@ class Knobs:
     matmul_algorithm: str
     winograd: int
     fast_math: int
+    optimize: int
     tf32: int
     cache: str
     cache_bytes: int

@@ -45,6 +45,7 @@ class CompileOptions:
     matmul_algorithm: str = "fastest"
     winograd: int = 1
     fast_math: int = 0
+    optimize: int = 1  # whether LLVM optimizes the programs of CPUs
     tf32: int = 0
 
     @classmethod

@@ -165,8 +165,8 @@ class NativeExecutable:
 
     @property
     def where(self) -> str:
-        """The hardware that it runs on."""
-        return f"{self.threads} threads"
+        """The hardware that it runs on, and whether the code is slower than it could be."""
+        return f"{self.threads} threads" + ("" if self.options.optimize else ", code not optimized")
 
     def sources(self) -> list[str]:
         """The LLVM IR of every function."""
@@ -206,7 +206,7 @@ class NativeExecutable:
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
         with self._as_made():
-            return profile(self.program, self.threads, inputs, repeats)
+            return profile(self.program, self.options, inputs, repeats)
 
     def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[np.ndarray, int]:
         """The memory of an argument as the program reads it, to be held during the call, and its address."""
@@ -324,7 +324,7 @@ def _code(
         with compiler.library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
             written = compiler.module.write(program)
             _show(program, written.module)
-            code = compiler.engine.object_code(written.module)
+            code = compiler.engine.object_code(written.module, bool(options.optimize))
         facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..compiler import cpu as compiler
 from ..compiler.ir.frame import FRAME_RESERVED, nbytes
 from ..errors import RunError
+from ..options import CompileOptions
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
@@ -27,9 +28,11 @@ FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
 
 
-def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+def profile(
+    program: KernelProgram, options: CompileOptions, inputs: Sequence[int], repeats: int | None = None
+) -> Profile:
     """Run a program on inputs at these addresses, several times, with a clock and without. Nothing is written to the inputs."""
-    run = _IsolatedRun(program, inputs, threads)
+    run = _IsolatedRun(program, inputs, options)
     for timed in (False, True):
         run.seconds(timed)  # memory is touched for the first time, threads wake up
     runs: list[np.ndarray] = []
@@ -48,11 +51,11 @@ def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats
 class _IsolatedRun:
     """A program and its variant that has a clock, with memory of their own for all that they write."""
 
-    def __init__(self, program: KernelProgram, inputs: Sequence[int], threads: int) -> None:
+    def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         variants = {timed: compiler.module.write(program, timed=timed) for timed in (False, True)}
-        self._loaded = {timed: _loaded(written) for timed, written in variants.items()}
+        self._loaded = {timed: _loaded(written, bool(options.optimize)) for timed, written in variants.items()}
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
-        self._team, self._sites = team(threads), variants[True].sites
+        self._team, self._sites = team(options.threads), variants[True].sites
         self._status = np.array([0, 0, 1], np.int64)
         self.ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
@@ -89,10 +92,11 @@ class _IsolatedRun:
         return taken
 
 
-def _loaded(written: Any) -> compiler.engine.Loaded:
+def _loaded(written: Any, optimize: bool) -> compiler.engine.Loaded:
     """The machine code of a variant. It is kept under its own text: then it is certain that its calls are these, in this order."""
     digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
-    code = compiler.engine.kept_code(f"timed program {digest}", lambda: compiler.engine.object_code(written.module))
+    key = f"timed program {digest} optimize {optimize}"
+    code = compiler.engine.kept_code(key, lambda: compiler.engine.object_code(written.module, optimize))
     return compiler.engine.Loaded(code, [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)])
 
 

@@ -24,10 +24,15 @@ _PASSES = (
 )  # fmt: skip
 
 
-def object_code(module: ir.Module | str) -> bytes:
+# Without optimization. Variables that stay in memory would make the rest slower than this pass is.
+_FEWEST_PASSES = ("sroa",)
+
+
+def object_code(module: ir.Module | str, optimize: bool = True) -> bytes:
     """The module as relocatable object code. May be called from several threads."""
-    machine, context = host().new_machine(), llvm.create_context()
-    return _emitted(machine, optimised(module, machine, context))
+    machine, context = host().new_machine(optimize), llvm.create_context()
+    passes = _PASSES if optimize else _FEWEST_PASSES
+    return _emitted(machine, _optimise(llvm.parse_assembly(str(module), context), machine, passes))
 
 
 def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:

@@ -54,11 +54,11 @@ class CpuTarget:
     def machine(self) -> llvm.TargetMachine:
         return self.new_machine()
 
-    def new_machine(self) -> llvm.TargetMachine:
+    def new_machine(self, optimize: bool = True) -> llvm.TargetMachine:
         """A new target machine for code that is loaded into this process; an execution engine takes ownership of it."""
         # Code, its constants and the functions it calls may lie further apart than 2 GiB in a large process.
         where = ("static", "large") if self.arch == "x86_64" else ("pic", "default")
-        return self._new_machine(*where)
+        return self._new_machine(*where, level=3 if optimize else 0)
 
     def new_linker_machine(self) -> llvm.TargetMachine:
         """A new target machine for object files that a linker reads. They can become part of a shared library."""
@@ -66,12 +66,12 @@ class CpuTarget:
             "static" if self.arch == "wasm32" else "pic", "medium" if self.arch == "riscv64" else "default"
         )
 
-    def _new_machine(self, relocation: str, code_model: str) -> llvm.TargetMachine:
+    def _new_machine(self, relocation: str, code_model: str, level: int = 3) -> llvm.TargetMachine:
         if self.triple:
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
         return llvm.Target.from_triple(self.triple or llvm.get_process_triple()).create_target_machine(
-            cpu=self.cpu, features=self.features, opt=3, reloc=relocation, codemodel=code_model, abiname=self.abi
+            cpu=self.cpu, features=self.features, opt=level, reloc=relocation, codemodel=code_model, abiname=self.abi
         )
 
     @property

@@ -46,7 +46,7 @@ PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
 class CudaDevice(CompilingDevice):
     """One GPU."""
 
-    ignored_settings = frozenset({"threads", "winograd"})  # of the CPU
+    ignored_settings = frozenset({"threads", "winograd", "optimize"})  # of the CPU
     is_accelerator = True
     conv_algorithms = GPU_ALGORITHMS
     measures_algorithms = True
