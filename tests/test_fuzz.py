@@ -139,7 +139,7 @@ LEFT_OUT = {
     "DType", "Device", "Graph", "InternalError", "LossScale", "RunError", "Tensor", "UserError", "UserIndexError", "WORKSPACE_LIMIT", "WeftError",
     "algorithms", "allclose", "arange", "array_namespace", "asarray", "bitwise_not", "broadcast_arrays",
     "can_cast", "cast", "cross", "cumprod", "cumsum", "custom_vjp", "device", "devices", "empty", "empty_like", "eye", "find_algorithms",
-    "finfo", "from_dlpack", "full", "gradients", "iinfo", "imag", "sparse_matmul",
+    "finfo", "from_dlpack", "full", "gradients", "iinfo", "imag", "sparse_matmul", "float8_matmul", "from_float8", "to_float8", "profile",
     "isdtype", "jit", "layer_normalization", "linspace", "lshift", "make_graph", "nextafter", "nonzero", "ones", "parameter", "permute",
     "result_type", "rshift", "seed", "swapaxes", "unique_all", "unique_counts", "unique_inverse",
     "unique_values", "view", "zeros",

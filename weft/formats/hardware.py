@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 from ..compiler.cpu.target import CpuTarget, host
-from ..runtime.cuda.device import CudaDevice
 from ..runtime.device import devices
 from .number_format import FixedFormat, NumberFormat
 
@@ -17,8 +16,8 @@ def hardware(format: NumberFormat) -> dict[str, str]:
     """What each device of this machine has for a format: arithmetic, dot products, matrix units, or only conversions; {} for nothing."""
     found = {"cpu": cpu_support(format, *_cpu())}
     for device in devices():
-        if isinstance(device, CudaDevice):
-            found[device.name] = gpu_support(format, device.gpu.capability)
+        if device.compute_capability is not None:
+            found[device.name] = gpu_support(format, device.compute_capability)
     return {name: what for name, what in found.items() if what}
 
 

@@ -145,6 +145,11 @@ class Device(ABC):
     dlpack_device: dlpack.DLDevice = (dlpack.CPU, 0)  # where its memory is, as DLPack names it
     orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
+    @property
+    def compute_capability(self) -> int | None:
+        """Of an NVIDIA GPU, 90 for 9.0; None for other devices."""
+        return None
+
     @abstractmethod
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         """A buffer with the array's content; the array is shared where the device can read it in place."""

@@ -56,7 +56,7 @@ def _float8_reference(x: np.ndarray, y: np.ndarray, formats: tuple[str, str]) ->
 
 CONTRACT_FLOAT8 = Op(
     "contract_float8", "anchor", _float8_type, _float8_reference, None, ("formats",), 2, internal=True, kernel="contraction",
-    precision="exact", flops=lambda node: 2 * prod(node.shape) * node.inputs[0].shape[2], operands=("a", "b", "c"), label="contract",
+    precision="product", flops=lambda node: 2 * prod(node.shape) * node.inputs[0].shape[2], operands=("a", "b", "c"), label="contract",
 )  # fmt: skip
 
 
@@ -108,5 +108,5 @@ def _grouped_reference(x: np.ndarray, codes: np.ndarray, scale: np.ndarray, bits
 
 CONTRACT_GROUPED = Op(
     "contract_grouped", "anchor", _grouped_type, _grouped_reference, None, ("bits", "group"), 3, internal=True, kernel="contraction",
-    precision="exact", flops=lambda node: 2 * prod(node.shape) * node.inputs[0].shape[2], operands=("a", "b", "scale", "c"), label="contract",
+    precision="product", flops=lambda node: 2 * prod(node.shape) * node.inputs[0].shape[2], operands=("a", "b", "scale", "c"), label="contract",
 )  # fmt: skip

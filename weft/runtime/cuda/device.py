@@ -59,6 +59,10 @@ class CudaDevice(CompilingDevice):
         self._begun: deque[Any] = deque()  # the ends of steps, as events
         self.exchange, self.dlpack_device = Exchange(self, gpu), (dlpack.CUDA, gpu.number)
 
+    @property
+    def compute_capability(self) -> int:
+        return self.gpu.capability
+
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         self.gpu.enter()
         return Buffer(self, array.shape, dtype, uploaded(self.gpu, array, dtype))
