@@ -23,7 +23,7 @@ from .error_feedback import moments, rounded_weight
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_weight
 from .grids import Grid, check_bits
-from .layers import Weight, layers_of, sharing_layers
+from .layers import Weight, layers_of, parameter_of, sharing_layers
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
@@ -104,7 +104,8 @@ def quantize(
         full = layer.weight.numpy()
         if path in inputs and can_scale(layer, sharing):
             set_weight(layer, rounded_weight(full, chosen, inputs[path]))
-        _quantize_layer(path, layer, grid, chosen, one, full if correct_bias else None)
+        weight = parameter_of(model, path, layer)
+        _quantize_layer(weight, layer, grid, chosen, one, full if correct_bias else None)
     return quantization(model)
 
 
@@ -160,17 +161,13 @@ def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
 
 
 def _quantize_layer(
-    path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, corrected: np.ndarray | None
+    weight: Weight, layer: Any, inputs: Grid, grid: Grid, seen: Observation, corrected: np.ndarray | None
 ) -> None:
     """Put a layer on its grids; `corrected`: correct its bias for what changed since this weight."""
     tap(layer, before=FakeQuantize(inputs))
-    quantize_weight("quantize", _weight(path, layer), weight)
+    quantize_weight("quantize", weight, grid)
     if corrected is not None:
         set_tensor(layer, "bias", corrected_bias(layer, corrected, layer.weight.numpy(), seen.means))
-
-
-def _weight(path: str, layer: Module) -> Weight:
-    return Weight(f"{path}.weight" if path else "weight", layer, "weight")
 
 
 def _is_channel(name: str, scope: Scope) -> bool:

@@ -7,7 +7,7 @@ first with codes of one length, then with Huffman or rANS codes. Bytes are those
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -79,10 +79,11 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
     """
     tensors = packed_weights(model, half)
     packed = pack_tensors(tensors, coder)
-    before = sum(value.nbytes for value in tensors.values())
+    stored = {path: _stored_name(path, tensors) for path in weights_of(model)}
+    before = sum(_float_bytes(name, value, stored) for name, value in tensors.items())
     rows = []
-    for path in weights_of(model):
-        value, form = tensors[path], packed.forms[path]
+    for path, name in stored.items():
+        value, form = tensors[name], packed.forms[name]
         content = split_tensor(value)
         kept = max(1, int(np.count_nonzero(value)))
         weight_bits, index_bits = _fixed_bits(value)
@@ -92,14 +93,24 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
         rows.append(
             LayerSize(
                 path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
-                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, value.nbytes, form.bytes,
+                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, _float_bytes(name, value, stored), form.bytes,
                 form.bytes / len(packed.content),
             )
         )  # fmt: skip
     rest_before, rest_after = before - sum(r.before for r in rows), len(packed.content) - sum(r.after for r in rows)
-    count = sum(value.size for name, value in tensors.items() if name not in weights_of(model))
+    count = sum(value.size for name, value in tensors.items() if name not in stored.values())
     others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, rest_before, rest_after, rest_after / len(packed.content))  # fmt: skip
     return CompressionReport((*rows, others), coder, before, len(packed.content))
+
+
+def _stored_name(path: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """The tensor that holds a weight: itself, or the integers of an int8 network."""
+    return path if path in tensors else f"{path}_parametrization.integers"
+
+
+def _float_bytes(name: str, value: np.ndarray, stored: Mapping[str, str]) -> int:
+    """The bytes of a tensor before compression: integers were float32."""
+    return value.size * 4 if value.dtype == np.int8 and name in stored.values() else value.nbytes
 
 
 def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:

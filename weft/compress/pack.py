@@ -27,6 +27,7 @@ from ..saved.save import save
 from ..tensor import Tensor
 from ..version import __version__
 from .parametrize import Parametrization, bake, parametrizations, restore
+from .qdq import IntegerWeight
 
 _HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay as they are
 
@@ -72,10 +73,12 @@ def pack(
 
 
 def baked(model: Module) -> Module:
-    """A copy of a network in which computed parameters are plain ones."""
+    """A copy of a network in which computed parameters are plain ones. Integers of int8 networks stay: they are what is stored."""
     found = copy.deepcopy(model)
     plain: dict[Parametrization, Tensor] = {}  # shared weights stay shared
     for _, layer, name, made in list(parametrizations(found)):
+        if isinstance(made, IntegerWeight):
+            continue
         if made in plain:
             restore(layer, name, plain[made])
         else:
