@@ -251,7 +251,7 @@ def test_each_step_changes_the_network_and_trains_it(
 def test_a_speed_is_reached_by_removing_channels_and_resumes_exactly(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.jobs.compression.WIDTHS", (0.5,))
+    monkeypatch.setattr("weft.jobs.compression_targets.WIDTHS", (0.5,))
     given = {"target": "speed=1x,device=cpu", "epochs": 1}
     with pytest.raises(Killed):
         compress(settings(runs, name="fast", **given), Killer("epoch", 1))
