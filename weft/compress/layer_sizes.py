@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..nn.module import Module
-from ..packing.packed_tensors import Coder, pack_tensors
+from ..packing.packed_tensors import Coder, PackedTensors, pack_tensors
 from ..packing.relative_coding import MOST_BITS, relative_weights
 from ..packing.tensor_content import MOST_VALUES, split_tensor
+from ..packing.tensor_forms import TensorForm
 from .layers import weights_of
 from .pack import packed_weights
 
@@ -79,38 +80,44 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
     """
     tensors = packed_weights(model, half)
     packed = pack_tensors(tensors, coder)
-    stored = {path: _stored_name(path, tensors) for path in weights_of(model)}
-    before = sum(_float_bytes(name, value, stored) for name, value in tensors.items())
-    rows = []
-    for path, name in stored.items():
-        value, form = tensors[name], packed.forms[name]
-        content = split_tensor(value)
-        kept = max(1, int(np.count_nonzero(value)))
-        weight_bits, index_bits = _fixed_bits(value)
-        coded = (
-            form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
-        )  # small tensors are stored as they are
-        rows.append(
-            LayerSize(
-                path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
-                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, _float_bytes(name, value, stored), form.bytes,
-                form.bytes / len(packed.content),
-            )
-        )  # fmt: skip
-    rest_before, rest_after = before - sum(r.before for r in rows), len(packed.content) - sum(r.after for r in rows)
-    count = sum(value.size for name, value in tensors.items() if name not in stored.values())
-    others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, rest_before, rest_after, rest_after / len(packed.content))  # fmt: skip
+    rows, held = [], set[str]()
+    for path, one in weights_of(model).items():
+        parts = [path] if path in tensors else [name for name in tensors if name.startswith(f"{path}_parametrization.")]
+        held |= set(parts)
+        plain = path in tensors
+        made = (
+            _plain_row(tensors[path], packed.forms[path]) if plain else _stored_row(one.value, tensors, packed, parts)
+        )
+        after = sum(packed.forms[name].bytes for name in parts)
+        name = path.removesuffix(".weight")
+        rows.append(LayerSize(name, one.value.size, *made, one.value.nbytes, after, after / len(packed.content)))
+    others_before = sum(value.nbytes for name, value in tensors.items() if name not in held)
+    before = others_before + sum(row.before for row in rows)
+    rest_after = len(packed.content) - sum(row.after for row in rows)
+    count = sum(value.size for name, value in tensors.items() if name not in held)
+    others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, others_before, rest_after, rest_after / len(packed.content))  # fmt: skip
     return CompressionReport((*rows, others), coder, before, len(packed.content))
 
 
-def _stored_name(path: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """The tensor that holds a weight: itself, or the integers of an int8 network."""
-    return path if path in tensors else f"{path}_parametrization.integers"
+def _plain_row(value: np.ndarray, form: TensorForm) -> tuple[float, float, float, float, float]:
+    """Density and bits of a weight that is stored itself."""
+    kept = max(1, int(np.count_nonzero(value)))
+    weight_bits, index_bits = _fixed_bits(value)
+    # Small tensors are stored as they are.
+    coded = form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
+    shared = split_tensor(value).indices is not None
+    return (
+        kept / value.size, weight_bits, index_bits, coded / kept if shared else weight_bits, form.mask_bits / kept,
+    )  # fmt: skip
 
 
-def _float_bytes(name: str, value: np.ndarray, stored: Mapping[str, str]) -> int:
-    """The bytes of a tensor before compression: integers were float32."""
-    return value.size * 4 if value.dtype == np.int8 and name in stored.values() else value.nbytes
+def _stored_row(
+    value: np.ndarray, tensors: Mapping[str, np.ndarray], packed: PackedTensors, parts: Sequence[str]
+) -> tuple[float, float, float, float, float]:
+    """Density and bits of a weight that is computed from what is stored: integers and scales, or indices and codebooks."""
+    kept = max(1, int(np.count_nonzero(value)))
+    plain, coded = sum(8 * tensors[name].nbytes for name in parts), sum(8 * packed.forms[name].bytes for name in parts)
+    return kept / value.size, plain / kept, 0.0, coded / kept, 0.0
 
 
 def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:
