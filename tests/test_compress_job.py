@@ -213,6 +213,11 @@ def test_methods_that_change_layers_give_runs_like_any_other(
     packed, whole = weft.load(folder / "packed.weft").eval(), weft.load(tmp_path / "whole.weft").eval()
     x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), np.uint8)
     np.testing.assert_array_equal(weft.jit(packed)(x).numpy(), weft.jit(whole)(x).numpy())
+    network = weft.load(folder / "network.weft")
+    integers = {name for name, tensor in network.named_tensors().items() if tensor.dtype == weft.int8}
+    assert integers, "the weights are kept as integers"
+    assert not any(tensor.ndim > 1 for name, tensor in network.named_tensors().items() if name not in integers)
+    assert "int32" in network.graph_text("eval"), "the run computes with them: products of int8 are summed in int32"
     assert cli.main(["compress", str(folder), "--report"]) == 0
     assert "layers.1.layers.1" in capsys.readouterr().out
 
@@ -233,7 +238,8 @@ def test_each_step_changes_the_network_and_trains_it(
         SWEPT[step](context, model, share, "1", 2)
     else:
         VALUE_STEPS[step](context, model, int(share), "1")
-        assert len(np.unique(model.layers[0].weight.numpy())) <= distinct
+        values = model.layers[0].weight.numpy()
+        assert len(np.unique(values[0] if step == "int8" else values)) <= distinct, "int8 has a scale for each output"
     assert len(told) == len(set(told)) == trainings
     assert told[0].startswith(f"{step}-1")
     if step == "channels":
@@ -245,7 +251,7 @@ def test_each_step_changes_the_network_and_trains_it(
 def test_a_speed_is_reached_by_removing_channels_and_resumes_exactly(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.jobs.compression.WIDTHS", (0.5,))
+    monkeypatch.setattr("weft.jobs.compression_targets.WIDTHS", (0.5,))
     given = {"target": "speed=1x,device=cpu", "epochs": 1}
     with pytest.raises(Killed):
         compress(settings(runs, name="fast", **given), Killer("epoch", 1))

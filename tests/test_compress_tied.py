@@ -125,3 +125,45 @@ def test_a_shared_parameter_is_not_scaled_for_one_of_its_layers(change: Callable
     before = model.eval()(weft.asarray(X)).numpy().copy()
     change(model, X)
     np.testing.assert_allclose(model(weft.asarray(X)).numpy(), before, rtol=1e-4, atol=1e-5)
+
+
+class Language(nn.Module):
+    """An embedding whose weight is that of the output layer, too."""
+
+    def __init__(self) -> None:
+        self.embedding, self.output = nn.Embedding(20, 12), nn.Linear(12, 20, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.output(weft.relu(self.embedding(x)))
+
+
+def test_quantization_aware_training_keeps_an_embedding_and_its_output_layer_tied() -> None:
+    weft.random.seed(0)
+    model, tokens = Language(), np.arange(40).reshape(4, 10) % 20
+    compress.int8(model, tokens)
+    assert np.array_equal(model.embedding.weight.numpy(), model.output.weight.numpy()), "both read the rounded weight"
+    before = model.output.weight.numpy().copy()
+    optimizer = optim.find("sgd")(model, rate=1.0)
+
+    @weft.jit
+    def step(x: Any) -> None:
+        optimizer.minimize(nn.losses.cross_entropy(model(x), x))
+
+    for _ in range(3):
+        step(weft.asarray(tokens))
+    assert not np.array_equal(before, model.output.weight.numpy())
+    assert np.array_equal(model.embedding.weight.numpy(), model.output.weight.numpy())
+    assert len(model.named_parameters()) == 1
+    fast = compress.to_int8(model.eval())
+    agreed = fast(weft.asarray(tokens)).numpy().argmax(-1) == model(weft.asarray(tokens)).numpy().argmax(-1)
+    assert agreed.all()
+
+
+@pytest.mark.parametrize("method", [compress.int8, compress.fixed_point])
+def test_quantized_layers_with_one_weight_stay_tied(method: Callable[..., Any]) -> None:
+    model = tied()
+    method(model, X)
+    model.train()
+    steps(model)
+    assert is_tied(model)

@@ -251,3 +251,20 @@ def test_errors(call, text):
     with pytest.raises(weft.UserError) as error:
         call()
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["values", "codes"])
+def test_onnx_models_of_sparse_networks_have_dense_weights(shared, tmp_path):
+    net = nn.Sequential(nn.Linear(40, 30, activation="relu"), nn.Linear(30, 7)).eval()
+    compress.prune(net, 0.2)
+    if shared:
+        compress.share(net, bits=3)
+    weights = [layer.weight.numpy() for layer in net.layers]
+    compress.sparse(net, choose="all")
+    weft.onnx.save(tmp_path / "net.onnx", net, weft.zeros((1, 40)))
+    loaded = weft.onnx.load(tmp_path / "net.onnx")
+    x = RNG.normal(size=(3, 40)).astype(np.float32)
+    np.testing.assert_allclose(loaded(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)
+    kept = loaded.named_parameters()
+    for i, weight in enumerate(weights):
+        np.testing.assert_array_equal(kept[f"layers.{i}.weight"].numpy(), weight)

@@ -6,10 +6,12 @@ masks         pruned weights: a mask that stays in force through every optimizer
 prune         masks by magnitude, in each layer or in all, at once or gradually
 codebooks     shared weights: centroids that are trained, and the index of each weight
 share         k-means: which weights share a value
+product_quantization  vectors of weights from codebooks
 grids         the numbers that a quantized tensor can have; `ranges` chooses them, `observers` collects the statistics of activations
 fake_quantize values rounded to a grid in float, with a straight-through gradient; `taps` puts it on inputs and results of layers
 folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
-int8          quantization of weights and activations
+int8          quantization of weights and activations; `residual_streams` balances what blocks add to, `mixed_precision` finds layers that should stay in float
+learned_rounding  weights rounded so that layers give what they gave in float
 int8_network  the quantized network in int8: `qdq` makes pairs of quantize and dequantize explicit, `int8_rewrite` computes with the integers between them
 fixed_point   a radix point for every tensor, emulated in float; `integers` is the same network in integers
 weight_only   weights of 8 or 4 bits in groups, for transformers

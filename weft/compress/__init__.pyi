@@ -32,9 +32,12 @@ from .layer_sizes import CompressionReport as CompressionReport
 from .layer_sizes import LayerSize as LayerSize
 from .layer_sizes import report as report
 from .layers import weights_of as weights_of
+from .learned_rounding import learn_rounding as learn_rounding
 from .low_rank import LowRank as LowRank
 from .low_rank import low_rank as low_rank
 from .masks import Mask as Mask
+from .mixed_precision import LayerNoise as LayerNoise
+from .mixed_precision import noise_by_layer as noise_by_layer
 from .pack import pack as pack
 from .parametrize import Parametrization as Parametrization
 from .parametrize import bake as bake
@@ -44,6 +47,8 @@ from .parametrize import parametrizations as parametrizations
 from .parametrize import parametrize as parametrize
 from .patterns import prune_blocks as prune_blocks
 from .patterns import prune_n_of_m as prune_n_of_m
+from .product_quantization import ProductCodebook as ProductCodebook
+from .product_quantization import product_quantize as product_quantize
 from .prune import densities as densities
 from .prune import gradual as gradual
 from .prune import prune as prune

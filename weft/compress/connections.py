@@ -26,7 +26,7 @@ def only_readers(model: Module, example: Any) -> dict[Module, Module]:
     found = {}
     for call in leaves:
         node = call.result._node
-        readers = {_inside(user, leaves) for user in users[node]}
+        readers = {layer_of_node(user, leaves) for user in users[node]}
         reader = readers.pop() if len(readers) == 1 and node not in traced.outputs else None
         if reader is not None and times[call.module] == times[reader] == 1 and reader is not call.module:
             if not _computes_nothing(call, leaves):
@@ -39,7 +39,7 @@ def _layers_in(module: Module) -> list[Module]:
     return [part for path, part in module.named_modules().items() if "_parametrization" not in path]
 
 
-def _inside(node: Node, calls: list[ModuleCall]) -> Module | None:
+def layer_of_node(node: Node, calls: list[ModuleCall]) -> Module | None:
     """The layer whose call made a node."""
     for call in calls:
         if call.begin < node.serial <= call.end:

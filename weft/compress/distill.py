@@ -83,7 +83,7 @@ class Distillation:
         self.forget()
         if not student.training:
             return plain(*args)
-        seen, known = _Outputs(), _Outputs()
+        seen, known = LayerOutputs(), LayerOutputs()
         with listening(seen):
             result = plain(*args)
         self.teacher.eval()
@@ -125,7 +125,7 @@ def _asking(plain: type[Module], made: Distillation) -> type[Module]:
     )
 
 
-class _Outputs:
+class LayerOutputs:
     """Keeps the outputs of layers."""
 
     def __init__(self) -> None:

@@ -74,6 +74,11 @@ def _activation_factor(ranges: np.ndarray, second: Any) -> np.ndarray:
         if _is_depthwise(second)
         else np.log(np.where(used, ranges / np.where(used, weights, 1.0), 1.0)) / 2
     )
+    return centred_factor(spread, used)
+
+
+def centred_factor(spread: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Factors from their logarithms, with a geometric mean of 1; 1 for channels that are not used."""
     centred = spread - (spread[used].mean() if used.any() else 0.0)
     return np.where(used, np.exp(np.clip(centred, -MOST_SPREAD, MOST_SPREAD)), 1.0)
 
@@ -126,12 +131,23 @@ def _equalize(first: Any, between: Module | None, second: Any) -> np.ndarray:
 
 def _divide(first: Any, between: Module | None, second: Any, factor: np.ndarray) -> None:
     """Divide the channels between two layers by factors."""
-    weight, next_weight = first.weight.numpy(), _by_input(second)
-    set_weight(first, weight / factor.reshape(-1, *[1] * (weight.ndim - 1)))
-    if first.bias is not None:
-        set_tensor(first, "bias", first.bias.numpy() / factor)
-    _set_by_input(second, next_weight * factor.reshape(-1, *[1] * (next_weight.ndim - 1)))
+    divide_outputs(first, factor)
+    multiply_inputs(second, factor)
     _divide_limit(first, between, factor)
+
+
+def divide_outputs(layer: Any, factor: np.ndarray) -> None:
+    """Divide the channels that a layer makes."""
+    weight = layer.weight.numpy()
+    set_weight(layer, weight / factor.reshape(-1, *[1] * (weight.ndim - 1)))
+    if layer.bias is not None:
+        set_tensor(layer, "bias", layer.bias.numpy() / factor)
+
+
+def multiply_inputs(layer: Any, factor: np.ndarray) -> None:
+    """Multiply the weights that read each channel."""
+    weight = _by_input(layer)
+    _set_by_input(layer, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
 
 
 def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:

@@ -91,9 +91,11 @@ class QuantizedWeight(Parametrization):
 
 
 def quantize_weight(where: str, one: Weight, grid: Grid, rounding: Rounding = "even") -> None:
-    """Round a weight of a layer to a grid; masks and codebooks stay in force below."""
+    """Round a weight of a layer to a grid; masks and codebooks stay in force below. A weight that layers share is rounded once."""
     before = one.parametrization
     if isinstance(before, QuantizedWeight):
+        if one.others:
+            return
         raise UserError(where, f"weights that are not quantized yet are required, got {one.path}. Bake it first.")
     one.replace(QuantizedWeight(one.value if before is None else before, grid, rounding))
 

@@ -23,7 +23,7 @@ from ..tensor import ArrayLike, Tensor
 from .fake_quantize import FakeQuantize, quantize_weight, quantizers
 from .folding import PRODUCTS, channel_axis, fold
 from .grids import Grid, check_bits, fixed_point_grid
-from .layers import Weight
+from .layers import parameter_of
 from .observers import ObservedPlace, batches_of, observe
 from .ranges import Values, squared_errors
 from .taps import AFTER, BEFORE, tap
@@ -92,7 +92,7 @@ def fixed_point(
         tap(place.layer, **{"before" if place.where == BEFORE else "after": quantizer})
     for path, layer in layers.items():
         if isinstance(layer, PRODUCTS):
-            _round_parameters(path, layer, widths[path], bias_bits, method)
+            _round_parameters(model, path, layer, widths[path], bias_bits, method)
     return formats(model)
 
 
@@ -150,15 +150,15 @@ def _places(model: Module, layers: dict[str, Any], example: Any) -> list[Observe
     return places
 
 
-def _round_parameters(path: str, layer: Any, bits: int, bias_bits: int, method: Choice) -> None:
+def _round_parameters(model: Module, path: str, layer: Any, bits: int, bias_bits: int, method: Choice) -> None:
     grid = radix_point(_signed(layer.weight.numpy()), bits, method)
-    quantize_weight("fixed_point", Weight(f"{path}.weight".lstrip("."), layer, "weight"), grid, "up")
+    quantize_weight("fixed_point", parameter_of(model, path, layer), grid, "up")
     if layer.bias is None:
         return
     free = radix_point(_signed(layer.bias.numpy()), bias_bits, "minmax")
     # A bias much finer than the products that it is added to would only make accumulators wider.
     kept = fixed_point_grid(bias_bits, True, min(free.fraction, grid.fraction + bits))
-    quantize_weight("fixed_point", Weight(f"{path}.bias".lstrip("."), layer, "bias"), kept, "up")
+    quantize_weight("fixed_point", parameter_of(model, path, layer, "bias"), kept, "up")
 
 
 def _signed(values: np.ndarray) -> Values:

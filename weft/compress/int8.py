@@ -8,6 +8,7 @@ What was chosen is kept as plain data: `quantization(model)` gives the grids of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,15 +24,18 @@ from .error_feedback import moments, rounded_weight
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
 from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_weight
 from .grids import Grid, check_bits
-from .layers import Weight, layers_of, sharing_layers
+from .layers import Weight, layers_of, parameter_of, sharing_layers
+from .learned_rounding import learn_rounding
+from .mixed_precision import float_layers, noise_by_layer
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
+from .residual_streams import equalize_streams
 from .taps import BEFORE, tap, tapped
 
 Scope = Literal["channel", "tensor"]
 Equalization = Literal["weights", "activations"]
-WeightRounding = Literal["nearest", "feedback"]
+WeightRounding = Literal["nearest", "feedback", "learned"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ def quantize(
     weight_rounding: WeightRounding = "nearest",
     equalize: bool | Equalization = False,
     correct_bias: bool = False,
+    float_share: float = 0.0,
+    rounding_steps: int = 100,
     skip: Sequence[str] = (),
     prepare: Module | None = None,
 ) -> dict[str, LayerQuantization]:
@@ -71,8 +77,13 @@ def quantize(
 
     `calibration` is an array, or batches x or (x, y), as the network is given them; `prepare` is applied to them first, as in training. Batch norms and ReLUs
     are folded into the layers before them. The inputs of residual blocks are quantized too, so that the shortcut reads 8 bits. `skip` names layers that
-    stay as they are.
+    stay as they are; `float_share` lets layers stay in float that lose most by rounding, up to this share of all multiplications. `weight_rounding`: to the
+    nearest, with "feedback" of errors within a layer, or "learned" in `rounding_steps` steps against the network in float, on the calibration data.
     """
+    if weight_rounding not in ("nearest", "feedback", "learned"):
+        raise UserError(
+            "quantize", f"weight_rounding must be 'nearest', 'feedback' or 'learned', got {weight_rounding!r}."
+        )
     check_bits("quantize", bits)
     input_bits = check_bits("quantize", bits if activation_bits is None else activation_bits)
     batches = batches_of("quantize", calibration, prepare)
@@ -80,32 +91,68 @@ def quantize(
     if equalize:
         _equalize(model, batches, equalize)
         fold(model, batches[0])
-    layers = _layers(model, skip)
-    per_channel = _is_channel("activation_scope", activation_scope)
-    blocks = {} if per_channel else _blocks(model)
+    _layers(model, skip)
+    teacher = copy.deepcopy(model) if weight_rounding == "learned" or float_share else None
+    chosen_settings = _GridSettings(
+        bits, input_bits, method, percent, activations, activation_scope, weights, weight_method, weight_scope
+    )
+    if float_share:
+        trial = copy.deepcopy(model)
+        _quantize(trial, batches, chosen_settings, skip, "nearest", False)
+        skip = (*skip, *float_layers(noise_by_layer(trial, batches[0]), float_share))
+    _quantize(model, batches, chosen_settings, skip, weight_rounding, correct_bias)
+    if weight_rounding == "learned":
+        assert teacher is not None
+        learn_rounding(model, teacher, batches, steps=rounding_steps)
+    return quantization(model)
+
+
+@dataclass(frozen=True)
+class _GridSettings:
+    """How grids are chosen; see `quantize`."""
+
+    bits: int
+    input_bits: int
+    method: Method
+    percent: float
+    activations: Kind
+    activation_scope: Scope
+    weights: Kind
+    weight_method: Method
+    weight_scope: Scope
+
+
+def _quantize(
+    model: Module, batches: list[Any], by: _GridSettings, skip: Sequence[str], rounding: WeightRounding, correct: bool
+) -> None:
+    """Put the layers of a folded network on their grids."""
+    per_channel = _is_channel("activation_scope", by.activation_scope)
+    blocks = {} if per_channel else {p: b for p, b in _blocks(model).items() if p not in skip}
+    layers = _layers(model, [path for path in skip if path not in _blocks(model)])
     places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
     places |= {path: ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()}
     seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
-    if weight_rounding not in ("nearest", "feedback"):
-        raise UserError("quantize", f"weight_rounding must be 'nearest' or 'feedback', got {weight_rounding!r}.")
-    inputs = moments(model, layers, batches) if weight_rounding == "feedback" else {}
+    inputs = moments(model, layers, batches) if rounding == "feedback" else {}
     sharing = sharing_layers(model)
     for path, block in blocks.items():
         values = seen[places[path]].values
-        tap(block, before=FakeQuantize(best_grid("quantize", values, input_bits, activations, method, None, percent)))
+        tap(
+            block,
+            before=FakeQuantize(
+                best_grid("quantize", values, by.input_bits, by.activations, by.method, None, by.percent)
+            ),
+        )
     for path, layer in layers.items():
         one = seen[places[path]]
         axis = channel_axis(layer) if per_channel else None
-        grid = best_grid("quantize", one.values, input_bits, activations, method, axis, percent)
-        wide = 0 if _is_channel("weight_scope", weight_scope) else None
-        chosen = best_grid(
-            "quantize", _weights(layer.weight.numpy(), wide, weights), bits, weights, weight_method, wide
-        )
+        grid = best_grid("quantize", one.values, by.input_bits, by.activations, by.method, axis, by.percent)
+        wide = 0 if _is_channel("weight_scope", by.weight_scope) else None
         full = layer.weight.numpy()
+        chosen = best_grid("quantize", _weights(full, wide, by.weights), by.bits, by.weights, by.weight_method, wide)
         if path in inputs and can_scale(layer, sharing):
             set_weight(layer, rounded_weight(full, chosen, inputs[path]))
-        _quantize_layer(path, layer, grid, chosen, one, full if correct_bias else None)
-    return quantization(model)
+        weight = parameter_of(model, path, layer)
+        _quantize_layer(weight, layer, grid, chosen, one, full if correct else None)
 
 
 def quantization(model: Module) -> dict[str, LayerQuantization]:
@@ -135,6 +182,7 @@ def _equalize(model: Module, batches: list[Any], by: bool | Equalization) -> Non
         raise UserError("quantize", f"equalize must be False, True, 'weights' or 'activations', got {by!r}.")
     if by == "activations":
         equalize_activations(model, batches)
+        equalize_streams(model, batches)
     else:
         equalize_channels(model, batches[0])
 
@@ -160,17 +208,13 @@ def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
 
 
 def _quantize_layer(
-    path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, corrected: np.ndarray | None
+    weight: Weight, layer: Any, inputs: Grid, grid: Grid, seen: Observation, corrected: np.ndarray | None
 ) -> None:
     """Put a layer on its grids; `corrected`: correct its bias for what changed since this weight."""
     tap(layer, before=FakeQuantize(inputs))
-    quantize_weight("quantize", _weight(path, layer), weight)
+    quantize_weight("quantize", weight, grid)
     if corrected is not None:
         set_tensor(layer, "bias", corrected_bias(layer, corrected, layer.weight.numpy(), seen.means))
-
-
-def _weight(path: str, layer: Module) -> Weight:
-    return Weight(f"{path}.weight" if path else "weight", layer, "weight")
 
 
 def _is_channel(name: str, scope: Scope) -> bool:

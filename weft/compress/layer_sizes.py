@@ -7,16 +7,17 @@ first with codes of one length, then with Huffman or rANS codes. Bytes are those
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ..nn.module import Module
-from ..packing.packed_tensors import Coder, pack_tensors
+from ..packing.packed_tensors import Coder, PackedTensors, pack_tensors
 from ..packing.relative_coding import MOST_BITS, relative_weights
 from ..packing.tensor_content import MOST_VALUES, split_tensor
+from ..packing.tensor_forms import TensorForm
 from .layers import weights_of
 from .pack import packed_weights
 
@@ -79,27 +80,44 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
     """
     tensors = packed_weights(model, half)
     packed = pack_tensors(tensors, coder)
-    before = sum(value.nbytes for value in tensors.values())
-    rows = []
-    for path in weights_of(model):
-        value, form = tensors[path], packed.forms[path]
-        content = split_tensor(value)
-        kept = max(1, int(np.count_nonzero(value)))
-        weight_bits, index_bits = _fixed_bits(value)
-        coded = (
-            form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
-        )  # small tensors are stored as they are
-        rows.append(
-            LayerSize(
-                path.removesuffix(".weight"), value.size, kept / value.size, weight_bits, index_bits,
-                weight_bits if content.indices is None else coded / kept, form.mask_bits / kept, value.nbytes, form.bytes,
-                form.bytes / len(packed.content),
-            )
-        )  # fmt: skip
-    rest_before, rest_after = before - sum(r.before for r in rows), len(packed.content) - sum(r.after for r in rows)
-    count = sum(value.size for name, value in tensors.items() if name not in weights_of(model))
-    others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, rest_before, rest_after, rest_after / len(packed.content))  # fmt: skip
+    rows, held = [], set[str]()
+    for path, one in weights_of(model).items():
+        parts = [path] if path in tensors else [name for name in tensors if name.startswith(f"{path}_parametrization.")]
+        held |= set(parts)
+        plain = path in tensors
+        made = (
+            _plain_row(tensors[path], packed.forms[path]) if plain else _stored_row(one.value, tensors, packed, parts)
+        )
+        after = sum(packed.forms[name].bytes for name in parts)
+        name = path.removesuffix(".weight")
+        rows.append(LayerSize(name, one.value.size, *made, one.value.nbytes, after, after / len(packed.content)))
+    others_before = sum(value.nbytes for name, value in tensors.items() if name not in held)
+    before = others_before + sum(row.before for row in rows)
+    rest_after = len(packed.content) - sum(row.after for row in rows)
+    count = sum(value.size for name, value in tensors.items() if name not in held)
+    others = LayerSize(OTHERS, count, 1.0, 32.0, 0.0, 32.0, 0.0, others_before, rest_after, rest_after / len(packed.content))  # fmt: skip
     return CompressionReport((*rows, others), coder, before, len(packed.content))
+
+
+def _plain_row(value: np.ndarray, form: TensorForm) -> tuple[float, float, float, float, float]:
+    """Density and bits of a weight that is stored itself."""
+    kept = max(1, int(np.count_nonzero(value)))
+    weight_bits, index_bits = _fixed_bits(value)
+    # Small tensors are stored as they are.
+    coded = form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
+    shared = split_tensor(value).indices is not None
+    return (
+        kept / value.size, weight_bits, index_bits, coded / kept if shared else weight_bits, form.mask_bits / kept,
+    )  # fmt: skip
+
+
+def _stored_row(
+    value: np.ndarray, tensors: Mapping[str, np.ndarray], packed: PackedTensors, parts: Sequence[str]
+) -> tuple[float, float, float, float, float]:
+    """Density and bits of a weight that is computed from what is stored: integers and scales, or indices and codebooks."""
+    kept = max(1, int(np.count_nonzero(value)))
+    plain, coded = sum(8 * tensors[name].nbytes for name in parts), sum(8 * packed.forms[name].bytes for name in parts)
+    return kept / value.size, plain / kept, 0.0, coded / kept, 0.0
 
 
 def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:

@@ -51,7 +51,7 @@ def weights_of(model: Module) -> dict[str, Weight]:
         if isinstance(layer, Parametrization):
             continue
         for name in _names(layer):
-            value = parametrization_of(layer, name) if is_parametrized(layer, name) else vars(layer)[name]
+            value = layer_value(layer, name)
             if isinstance(value, Tensor) and not value.requires_grad:
                 continue
             if getattr(layer, name).ndim >= 2:  # computed ones too: a bias may be rounded
@@ -60,6 +60,23 @@ def weights_of(model: Module) -> dict[str, Weight]:
         path: Weight(path, layer, name, tuple((other, its_name) for _, other, its_name in others))
         for (path, layer, name), *others in places.values()
     }
+
+
+def parameter_of(model: Module, path: str, layer: Module, name: str = "weight") -> Weight:
+    """A parameter of one layer, with all other layers of the network that share it."""
+    found = layer_value(layer, name)
+    others = [
+        (other, its_name)
+        for other in model.modules()
+        for its_name in _names(other)
+        if not isinstance(other, Parametrization) and layer_value(other, its_name) is found
+    ]
+    return Weight(f"{path}.{name}".lstrip("."), layer, name, tuple(one for one in others if one != (layer, name)))
+
+
+def layer_value(layer: Module, name: str) -> Any:
+    """A parameter of a layer, or what computes it."""
+    return parametrization_of(layer, name) if is_parametrized(layer, name) else vars(layer)[name]
 
 
 def _names(layer: Module) -> list[str]:

@@ -27,7 +27,10 @@ from ..saved.save import save
 from ..tensor import Tensor
 from ..version import __version__
 from .parametrize import Parametrization, bake, parametrizations, restore
+from .product_quantization import ProductCodebook
+from .qdq import IntegerWeight
 
+_STORED = (IntegerWeight, ProductCodebook)  # what is kept in files as it is, since it is smaller than its value
 _HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay as they are
 
 
@@ -72,10 +75,12 @@ def pack(
 
 
 def baked(model: Module) -> Module:
-    """A copy of a network in which computed parameters are plain ones."""
+    """A copy of a network in which computed parameters are plain ones, except for integers and product codebooks: those are what is stored."""
     found = copy.deepcopy(model)
     plain: dict[Parametrization, Tensor] = {}  # shared weights stay shared
     for _, layer, name, made in list(parametrizations(found)):
+        if isinstance(made, _STORED):
+            continue
         if made in plain:
             restore(layer, name, plain[made])
         else:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn
+from ..compress.int8_network import to_int8
 from ..compress.layer_sizes import LayerSize, against_original
 from ..compress.layer_sizes import report as layer_report
 from ..compress.pack import pack, packed_weights
@@ -80,15 +81,19 @@ class PointWriter:
     ) -> dict[str, Any]:  # fmt: skip
         run, coder = RunFolder(self.folder / str(number)), self.method.coder
         self.describe(run)
+        stored = program = model
+        if number and self.method.values == "int8":  # what is kept are the integers, and the program computes with them
+            program = to_int8(model)
+            stored = program.body
         # Without a name: the bytes of a point, and with them the densities that reach a size, do not depend on it.
         run.settings({**self.settings, "name": None})
-        save(run.path / "weights" / "best.safetensors", packed_weights(model, half))
+        save(run.path / "weights" / "best.safetensors", packed_weights(stored, half))
         if rewritten:
-            self._write_program(model, run.path / REWRITTEN, half)
+            self._write_program(program, run.path / REWRITTEN, half)
         export_run("compress", run.path, run.path / "plain.weft", train=False)
         size = pack(run.path / "plain.weft", run.path / PACKED, coder=coder)  # weights are rounded already
         (run.path / "plain.weft").unlink()
-        layers = layer_report(model, half=half, coder=coder)
+        layers = layer_report(stored, half=half, coder=coder)
         rows = [LayerSize(**row) for row in layers.as_json()["layers"]]
         before = [LayerSize(**row) for row in original["layers"]] if original is not None else rows
         return {

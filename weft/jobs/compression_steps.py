@@ -92,8 +92,8 @@ def share_values(context: StepContext, model: nn.Module, bits: int, name: str) -
 
 
 def int8_values(context: StepContext, model: nn.Module, bits: int, name: str) -> None:
-    """Round weights and activations to 8 bits, and train with the rounding. One scale a tensor: its 255 values are a codebook of the file."""
-    int8(model.eval(), context.calibration(), weight_scope="tensor")
+    """Round weights and activations to 8 bits, and train with the rounding."""
+    int8(model.eval(), context.calibration())
     context.train(model, f"int8-{name}", "with weights and activations of 8 bits", True)
 
 

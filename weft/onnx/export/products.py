@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...graph.node import Node
+from ...ops.sparse import dense_weight
 from .translator import RULES, OnnxValue, Translator, UnsupportedOp, translates
 from .writer import Dims
 
@@ -160,3 +161,16 @@ def _moved_windows(
     )
     wide = t.out.add("Reshape", pooled, t.model.vector([after[i] for i in order]))
     return t.write(node, "Transpose", wide, perm=[order.index(i) for i in range(len(order))])
+
+
+@translates("sparse_matmul")
+def sparse_matmul(t: Translator, node: Node) -> OnnxValue:
+    """A product with the dense weight."""
+    x, *parts = node.inputs
+    names = [t.value(part).name for part in parts]
+    if not all(name in t.model.initializers for name in names):
+        raise UnsupportedOp("of a weight that is computed")
+    values, columns, starts, *codes = (t.model.initializers[name] for name in names)
+    weight = dense_weight(values, columns, starts, codes[0] if codes else None, node.param("block"), x.shape[1])
+    stored = t.model.store(f"{names[1].removesuffix('.columns')}.weight", weight.astype(x.dtype.numpy))
+    return t.write(node, "Gemm", t.full(x), stored, transB=1)

@@ -1,0 +1,105 @@
+"""What makes int8 networks exact: equalised residual streams, layers that stay in float, and learned rounding."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import compress, nn
+from weft.compress.mixed_precision import float_layers, noise_by_layer
+from weft.compress.residual_streams import equalize_streams, streams
+from weft.errors import UserError
+
+X = np.random.default_rng(0).normal(size=(24, 3, 8, 8)).astype(np.float32)
+
+
+def inverted(channels: int) -> nn.Module:
+    """An inverted residual block, as in MobileNetV2."""
+    return nn.Residual(
+        nn.Sequential(
+            nn.Conv2d(channels, 12, 1, activation="relu6"), nn.Conv2d(12, 12, 3, padding=1, groups=12, activation="relu6"), nn.Conv2d(12, channels, 1)
+        )
+    )  # fmt: skip
+
+
+def network() -> nn.Sequential:
+    """Two residual blocks on one stream, with channels of very different sizes."""
+    weft.seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), inverted(6), inverted(6), nn.Conv2d(6, 16, 1, activation="relu"), nn.GlobalAvgPool(), nn.Linear(16, 5)
+    ).eval()  # fmt: skip
+    model(X)
+    sizes = np.geomspace(0.05, 5.0, 6).astype(np.float32)
+    for layer in (model.layers[0], model.layers[1].body.layers[2], model.layers[2].body.layers[2]):
+        layer.weight.assign(weft.asarray(layer.weight.numpy() * sizes[:, None, None, None]))
+    return model
+
+
+def error(model: nn.Module, exact: np.ndarray) -> float:
+    return float(((model(X).numpy() - exact) ** 2).sum() / ((exact - exact.mean(-1, keepdims=True)) ** 2).sum())
+
+
+def test_a_residual_stream_is_equalised_and_the_network_stays_the_same() -> None:
+    model = network()
+    (stream,) = streams(model, X)
+    assert [len(stream.writers), len(stream.readers)] == [3, 3]
+    before = model(X).numpy()
+    spread = np.ptp(np.log(np.abs(model.layers[0](X).numpy()).max((0, 2, 3))))
+    assert equalize_streams(model, [X]) == 1
+    np.testing.assert_allclose(model(X).numpy(), before, rtol=1e-4, atol=1e-5)
+    assert np.ptp(np.log(np.abs(model.layers[0](X).numpy()).max((0, 2, 3)))) < 0.7 * spread
+
+
+class Doubled(nn.Module):
+    """A stream that an activation reads, too."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        return self.last(y + self.second(y)) + weft.tanh(y).sum()
+
+
+def test_streams_that_other_ops_read_are_left_alone() -> None:
+    assert streams(Doubled(), np.ones((2, 4), np.float32)) == []
+
+
+def test_layers_with_the_most_noise_stay_in_float() -> None:
+    model = network()
+    exact = model(X).numpy()
+    plain = copy.deepcopy(model)
+    compress.quantize(plain, X, bits=5)
+    rows = noise_by_layer(plain, X)
+    assert [row.noise for row in rows] == sorted((row.noise for row in rows), reverse=True)
+    assert {row.path for row in rows if not row.macs} == {"layers.1", "layers.2"}, "shortcuts only add"
+    chosen = float_layers(rows, 0.3)
+    mixed = copy.deepcopy(model)
+    compress.quantize(mixed, X, bits=5, float_share=0.3)
+    skipped = [path for path in chosen if path not in ("layers.1", "layers.2")]
+    assert skipped
+    assert not set(skipped) & set(compress.quantization(mixed))
+    assert error(mixed, exact) < 0.7 * error(plain, exact)
+    fast = compress.to_int8(mixed)
+    assert sorted(fast.float_layers) == sorted(skipped)
+    np.testing.assert_allclose(fast(X).numpy(), mixed(X).numpy(), atol=0.05 * np.abs(exact).max())
+    with pytest.raises(UserError, match="a float_share of 0 to 1 is required, got 2"):
+        compress.int8(network(), X, float_share=2.0)
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["plain", "pruned"])
+def test_learned_rounding_is_nearer_to_the_network_in_float(pruned: bool) -> None:
+    model = network()
+    if pruned:
+        compress.prune(model, 0.6)
+    exact = model(X).numpy()
+    nearest, learned = copy.deepcopy(model), copy.deepcopy(model)
+    compress.quantize(nearest, X, bits=4, activation_bits=8)
+    grids = compress.quantize(learned, X, bits=4, activation_bits=8, weight_rounding="learned", rounding_steps=60)
+    assert error(learned, exact) < 0.6 * error(nearest, exact)
+    assert list(learned.named_parameters()) == list(nearest.named_parameters()), "nothing of the training stays behind"
+    assert grids.keys() == compress.quantization(nearest).keys()
+    if pruned:
+        assert compress.densities(learned) == compress.densities(nearest)
