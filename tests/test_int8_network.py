@@ -213,7 +213,7 @@ def test_rounding_with_error_feedback(layer: str) -> None:
 def test_unknown_settings_are_refused() -> None:
     for settings, text in (
         ({"equalize": "all"}, "equalize must be False, True, 'weights' or 'activations', got 'all'"),
-        ({"weight_rounding": "up"}, "weight_rounding must be 'nearest' or 'feedback', got 'up'"),
+        ({"weight_rounding": "up"}, "weight_rounding must be 'nearest', 'feedback' or 'learned', got 'up'"),
     ):
         with pytest.raises(weft.UserError, match=text):
             compress.quantize(nn.Linear(3, 2), RNG.normal(size=(4, 3)).astype(np.float32), **settings)
