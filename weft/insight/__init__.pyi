@@ -12,6 +12,14 @@ from .machines import PublishedResult as PublishedResult
 from .machines import machine as machine
 from .machines import machines as machines
 from .machines import published as published
+from .memory_options import BatchMemory as BatchMemory
+from .memory_options import CheckpointSaving as CheckpointSaving
+from .memory_options import batch_memory as batch_memory
+from .memory_options import checkpoint_savings as checkpoint_savings
+from .memory_timeline import MemoryTimeline as MemoryTimeline
+from .memory_timeline import memory_timeline as memory_timeline
+from .memory_values import LiveValue as LiveValue
+from .memory_values import StepKernel as StepKernel
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .table_reader import Figure as Figure
