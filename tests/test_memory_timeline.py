@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft import nn, optim
-from weft.insight import batch_memory, checkpoint_savings, memory_timeline
+from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_timeline
 from weft.insight.memory_options import batches_text, savings_text
 from weft.insight.memory_values import KINDS, live_bytes
 
@@ -173,3 +173,14 @@ def test_a_program_without_kernels():
     assert found.peak == found.allocated
     assert "no kernel runs" in str(found) or found.kernels
     ET.fromstring(found.svg())
+
+
+def test_the_forecast_is_what_is_allocated():
+    make, x = CASES["blocks"]
+    x = np.ones((512, 16), np.float32)
+    y = np.arange(512) % 4
+    expected = memory_timeline(training_step(make()), x, y).allocated
+    training_step(nn.Linear(4096, 4))(np.ones((64, 4096), np.float32), np.arange(64) % 4)  # the arena is there already
+    found = measured_memory(lambda: (training_step(make()), (weft.asarray(x.copy()), weft.asarray(y.copy()))))
+    assert "tracemalloc" in found.how
+    assert found.allocated == pytest.approx(expected, rel=0.05)

@@ -12,6 +12,8 @@ from .machines import PublishedResult as PublishedResult
 from .machines import machine as machine
 from .machines import machines as machines
 from .machines import published as published
+from .memory_measure import MeasuredMemory as MeasuredMemory
+from .memory_measure import measured_memory as measured_memory
 from .memory_options import BatchMemory as BatchMemory
 from .memory_options import CheckpointSaving as CheckpointSaving
 from .memory_options import batch_memory as batch_memory
