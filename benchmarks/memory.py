@@ -15,6 +15,7 @@ The script fails if forecast and allocated differ by more than the limit, 5 % un
 import json
 import subprocess
 import sys
+from typing import Any
 
 import weft
 from weft.insight.memory_measure import measured_memory, resident_bytes
@@ -23,7 +24,7 @@ from weft.train.forecast import forecast
 
 LIMIT = 5.0  # per cent
 MOMENTUM = 1.0  # bytes of state for each byte of a parameter: SGD with momentum
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "LeNet-5, 28x28": ("lenet5", {}, 1024),
     "ResNet-18, 32x32": ("resnet18", {"size": (32, 32)}, 128),
     "LSTM, length 128": ("char_lstm", {}, 64),

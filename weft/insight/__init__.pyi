@@ -1,5 +1,8 @@
 """The names of `weft.insight`, each imported when it is first used (see weft/lazy.py)."""
 
+from .data_bottleneck import DataBottleneck as DataBottleneck
+from .data_bottleneck import StageTime as StageTime
+from .data_timing import data_bottleneck as data_bottleneck
 from .energy_model import Counts as Counts
 from .energy_model import EnergyEstimate as EnergyEstimate
 from .energy_model import EnergyTable as EnergyTable

@@ -77,6 +77,8 @@ def _largest(found: PrintableTimeline) -> str:
         rows.append(
             [value.name or "value", value.kind, place_text(value), value.type, size_text(value.nbytes), span(value), there, cut(value.source)]
         )  # fmt: skip
+    if len({row[-1] for row in rows[1:] if row[-1]}) < 2:  # all of it is behind one line, that of the call
+        rows = [row[:-1] for row in rows]
     return table(rows, left=4, ragged=[7])
 
 
