@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import weft
-from weft import nn
+from weft import insight, nn, optim, zoo
 from weft.graph import Type
 
 
@@ -63,12 +63,31 @@ def attention() -> weft.Graph:
     return weft.make_graph(weft.dot_product_attention, *heads)
 
 
+def memory_timeline() -> insight.MemoryTimeline:
+    model = zoo.gpt(65, context=64, features=128, heads=4, layers=4)
+    optimizer = optim.adam(model, rate=1e-3)
+
+    def step(tokens: weft.Tensor, targets: weft.Tensor) -> weft.Tensor:
+        loss = weft.cross_entropy(model(tokens), targets)
+        optimizer.minimize(loss)
+        return loss
+
+    tokens = weft.zeros((16, 64), dtype="int64")
+    return insight.memory_timeline(step, tokens, tokens)
+
+
 PICTURES = {
     "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "perceptron": perceptron,
     "linear-regression": linear_regression, "logistic-regression": logistic_regression,
     "convolutional-network": convolutional_network, "lstm": lstm, "attention": attention,
 }  # fmt: skip
 
+# Plans depend on the machine: these are not compared with what a test draws.
+PLANNED = {"memory-timeline": memory_timeline}
+
 if __name__ == "__main__":
+    here = Path(__file__).parent
     for name, graph in PICTURES.items():
-        Path(__file__).with_name(f"{name}.svg").write_text(graph().svg())
+        (here / f"{name}.svg").write_text(graph().svg())
+    for name, planned in PLANNED.items():
+        (here / "planned" / f"{name}.svg").write_text(planned().svg())

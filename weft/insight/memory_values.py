@@ -88,13 +88,14 @@ def _inputs(function: TracedFunction) -> Iterator[LiveValue]:
     graph = function.graph
     replaced_by = {position: graph.outputs[output] for output, position in function.updates.items()}
     names, tensors = tensor_names(function), {state.position: state.find() for state in function.states}
+    outermost = next((type(module).__name__ for module in called_modules(function)), OUTSIDE)
     for position, node in enumerate(graph.inputs):
         if position not in tensors:
             yield _in_call("", str(node.type), nbytes(node), CALL, "argument")
             continue
         name, new = names.get(tensors[position], ""), replaced_by.get(position)
         is_moment = not name and new is not None and _scope(new, Scope()).phase == "update"
-        layer = name.rpartition(".")[0] or ("optimizer" if is_moment else OUTSIDE)
+        layer = (name.rpartition(".")[0] or outermost) if name else ("optimizer" if is_moment else OUTSIDE)
         yield _in_call(name, str(node.type), nbytes(node), OPTIMIZER if is_moment else PARAMETERS, layer)
 
 
@@ -161,9 +162,9 @@ def _written(program: KernelProgram, kernel: Kernel) -> Iterator[Node]:
 
 def _value(node: Node, kernel_scope: Scope, first: int, last: int, reading: Sequence[str]) -> LiveValue:
     scope, is_kept = _scope(node, kernel_scope), bool({"backward", "update"} & set(reading))
-    if scope.phase == "backward" and node.dtype.is_float:
+    if scope.phase == "backward" and kernel_scope.phase != "forward":
         kind = GRADIENTS
-    else:  # such as the places of the maxima of a pooling: found in the forward pass, for the derivative
+    else:  # a factor of a derivative that a forward kernel computes by the way, such as the places of maxima, is kept as well
         kind = ACTIVATIONS if is_kept and scope.phase != "update" else TEMPORARIES
     return LiveValue("", str(node.type), nbytes(node), kind, layer_label(scope), scope.phase, first, last, _line(node))
 
