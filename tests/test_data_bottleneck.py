@@ -10,7 +10,7 @@ import weft
 from weft import data
 from weft.cli.profile_data import profile_data, profile_memory
 from weft.data.loading_stages import loading_stages
-from weft.insight import DataBottleneck, StageTime, data_bottleneck
+from weft.insight import DataBottleneck, StageTime, data_bottleneck, data_timing
 from weft.insight.data_timing import stage_times, worker_counts
 
 
@@ -135,6 +135,24 @@ def test_stages_loader_step_and_both_are_measured():
     assert times == {"read": 4.0, "decode": 0.5, "copy": 0.0, "augment": 0.0, "compute": 2.0}
     assert (one.loader[0], one.step, one.both) == (3.0, 2.0, 5.0)
     assert (one.limit, one.notes) == ("read", ())
+
+
+def test_the_copy_to_a_device_is_a_stage(monkeypatch):
+    """A step on the host's arrays takes 2 seconds, on tensors that are on the device 0.5."""
+
+    class OtherDevice:
+        def free_memory(self) -> int:
+            return 1
+
+    monkeypatch.setattr(data_timing, "device", OtherDevice)
+    clock = FakeClock()
+    one = data_bottleneck(
+        SlowExamples(clock), lambda x, y: clock.takes(2.0 if isinstance(x, np.ndarray) else 0.5),
+        batch=8, workers=0, cores=1, seconds=30.0, clock=clock,
+    )  # fmt: skip
+    times = {stage.name: stage.seconds for stage in one.stages}
+    assert (times["copy"], times["compute"]) == (1.5, 0.5)
+    assert max(one.stages[-3:], key=lambda stage: stage.seconds).name == "copy"
 
 
 def test_unreadable_examples_are_noted_and_the_rest_is_measured():

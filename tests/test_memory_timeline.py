@@ -11,9 +11,10 @@ import pytest
 
 import weft
 from weft import nn, optim
-from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_timeline
+from weft.compiler.gpu.program import gpu_program
+from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_measure, memory_timeline
 from weft.insight.memory_options import batches_text, savings_text
-from weft.insight.memory_values import KINDS, live_bytes
+from weft.insight.memory_values import KINDS, arena_values, live_bytes
 
 X, Y = np.ones((32, 16), np.float32), np.arange(32) % 4
 
@@ -72,6 +73,15 @@ def test_the_peak_is_that_of_the_plan(name):
     assert max(shared) + program.memory.kept == program.memory.needed
     assert found.allocated == step.memory(x, Y).total
     assert found.allocated - found.peak == found.arena - max(shared)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_peak_is_that_of_the_plan_for_a_gpu(name):
+    make, x = CASES[name]
+    traced, _ = training_step(make()).plan(x, Y)
+    program = gpu_program(traced.graph, traced.all_updates, traced.options, traced.constants)
+    live = live_bytes(arena_values(program), len(program.kernels))
+    assert max(map(sum, zip(*live.values(), strict=True))) + program.memory.kept == program.memory.needed
 
 
 def test_parameters_and_moments_are_told_apart():
@@ -188,3 +198,23 @@ def test_the_forecast_is_what_is_allocated():
     found = measured_memory(make)
     assert "tracemalloc" in found.how
     assert found.allocated == pytest.approx(expected, rel=0.05)
+
+
+class Pool:
+    """A device with 1000 free bytes, of which a step takes 300."""
+
+    def __init__(self) -> None:
+        self.free = [1000, 1000, 700]  # asked whether it is known, before, after
+
+    def free_memory(self) -> int:
+        return self.free.pop(0)
+
+    def __str__(self) -> str:
+        return "cuda"
+
+
+def test_a_gpu_is_asked_for_its_pool(monkeypatch):
+    pool = Pool()
+    monkeypatch.setattr(memory_measure, "device", lambda: pool)
+    found = measured_memory(lambda: (lambda: None, ()))
+    assert (found.allocated, found.how) == (300, "bytes in use in the memory pool of cuda")

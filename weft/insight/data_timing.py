@@ -16,6 +16,7 @@ from ..data.loading_stages import LoadingStage, loading_stages
 from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..report.text_format import counted
 from ..runtime import device
 from ..tensor import Tensor
 from ..tracing.jit import jit
@@ -25,6 +26,7 @@ from .readable_examples import ReadableExamples
 SECONDS = 1.0  # for each measurement
 LEAST = 3  # calls of each measurement
 STAGE_BATCHES = 8  # batches whose stages are timed one by one
+PREFETCH = 2  # the loader's default
 NAMED = 5  # unreadable examples that are named
 Step = Callable[[Any, Any], Any]
 Clock = Callable[[], float]
@@ -54,7 +56,7 @@ def data_bottleneck(
     x, y = next(source.batches(0))
     alone = source.per_call(lambda: step(x, y))
     fed = source.batches(workers)
-    both = source.per_call(lambda: step(*next(fed)))
+    both = source.per_call(lambda: step(*next(fed)), warm=ahead(workers))
     fed.close()
     most = cores or os.cpu_count() or 1
     loader = {count: source.loader_seconds(count) for count in worker_counts(workers, most)}
@@ -74,6 +76,11 @@ def worker_counts(workers: int, cores: int) -> list[int]:
     return sorted({workers, cores, *powers})
 
 
+def ahead(workers: int) -> int:
+    """Batches that a loader has prepared when the first one is asked for, and that one: they do not show how fast it is."""
+    return max(PREFETCH, workers) + 1 if workers else 1
+
+
 @dataclass
 class _Source:
     """Batches of a dataset without end. Examples that cannot be read are noted, and others stand in for them."""
@@ -90,7 +97,7 @@ class _Source:
     def batches(self, workers: int) -> Generator[Pair, None, None]:
         while True:
             try:
-                yield from Loader(self.dataset, self.batch, drop_last=True, workers=workers).arrays()
+                yield from Loader(self.dataset, self.batch, drop_last=True, workers=workers, prefetch=PREFETCH).arrays()
             except RunError:
                 if self.dataset is self.readable:
                     raise
@@ -98,13 +105,12 @@ class _Source:
 
     def loader_seconds(self, workers: int) -> float:
         found = self.batches(workers)
-        next(found)  # threads are started
-        taken = self.per_call(lambda: next(found), warm=0)
+        taken = self.per_call(lambda: next(found), warm=ahead(workers))
         found.close()
         return taken
 
     def per_call(self, call: Callable[[], Any], warm: int = 1) -> float:
-        """Seconds a call, over calls for as long as a measurement takes."""
+        """Seconds a call, over calls for as long as a measurement takes, after a few that warm up."""
         for _ in range(warm):
             _wait(call())
         calls, start, result = 0, self.clock(), None
@@ -121,7 +127,7 @@ class _Source:
         named = "; ".join(f"{index}: {reason}" for index, reason in sorted(bad.items())[:NAMED])
         more = f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         return (
-            f"note: examples that cannot be read, and others were measured in their place (one for each): {named}{more}",
+            f"note: {counted(len(bad), 'example')} cannot be read, others were measured in their place: {named}{more}",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..data.loader import IndexableDataset
-from ..errors import RunError
+from ..errors import RunError, WeftError
 
 
 class ReadableExamples:
@@ -46,6 +46,7 @@ class ReadableExamples:
         try:
             self.spare = np.asarray(self.base.inputs(np.array([index])))[0]
         except Exception as error:  # noted, whatever it is
-            self.unreadable[index] = f"{type(error).__name__}: {error}"
+            reason = error.message if isinstance(error, WeftError) else str(error)
+            self.unreadable[index] = f"{type(error).__name__}: {reason}"
             return None
         return self.spare
