@@ -215,6 +215,16 @@ def test_stages_of_encoded_images_give_what_the_dataset_gives(photos):
     np.testing.assert_array_equal(value, photos.inputs([2, 0]))
 
 
+def test_cold_reads_need_a_file(photos):
+    def step(x, y):
+        return None
+
+    one = data_bottleneck(photos, step, batch=4, workers=0, cores=1, cold=True, seconds=0.001)
+    assert [stage.name for stage in one.stages] == ["read", "decode", "copy", "augment", "compute"]
+    with pytest.raises(weft.UserError, match="cold=True requires a dataset in a file"):
+        data_bottleneck(data.Arrays(np.zeros((4, 2)), [0, 1, 0, 1]), step, batch=4, cold=True)
+
+
 def test_profile_of_digits(capsys):
     words = ["data=digits", "model=logistic_regression", "batch=32", "workers=0", "seconds=0.001", "json=yes"]
     profile_data([*words, "augment=light"])

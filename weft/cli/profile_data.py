@@ -33,12 +33,15 @@ def profile_data(words: Sequence[str]) -> None:
     known = {
         **SETTINGS,
         "seconds": Setting(positive, 1.0, "seconds for each measurement", "output"),
+        "cold": Setting(flag, False, "read files from the disk, not from the system's page cache", "data"),
         "json": Setting(flag, False, "print JSON, for programs", "output"),
     }
-    given = read("profile", words, known, 0, profile_data.__doc__, common=("seconds", "workers", "flip", *COMMON))
-    named = {name: given[name] for name in given.given if name != "seconds"}
+    given = read(
+        "profile", words, known, 0, profile_data.__doc__, common=("seconds", "cold", "workers", "flip", *COMMON)
+    )
+    named = {name: given[name] for name in given.given if name not in ("seconds", "cold")}
     settings = with_recipe("weft profile", named)
-    found = training_bottleneck(settings, given["seconds"])
+    found = training_bottleneck(settings, given["seconds"], given["cold"])
     print(found.to_json() if given["json"] else found)
 
 

@@ -35,6 +35,11 @@ class MappedImages(Arrays):
         check_index(path, index, images.nbytes and images[0].nbytes)
 
     @property
+    def file(self) -> int:
+        """The descriptor of its open file."""
+        return self._file
+
+    @property
     def x(self) -> np.ndarray:
         self._check(np.arange(len(self)))
         return self._x
@@ -80,6 +85,11 @@ class Encoded(Dataset):
 
     def inputs(self, indices: Any) -> np.ndarray:
         return self.decode(self.read(indices))
+
+    @property
+    def file(self) -> int:
+        """The descriptor of its open file."""
+        return self._file
 
     def read(self, indices: Any) -> list[tuple[int, bytes]]:
         """The encoded images of these examples, with their numbers."""

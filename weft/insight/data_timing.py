@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..data.loader import IndexableDataset, Loader, Pair
-from ..data.loading_stages import LoadingStage, loading_stages
+from ..data.loading_stages import LoadingStage, drop_cached, loading_stages
 from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
@@ -41,17 +41,19 @@ def data_bottleneck(
     prepare: Module | None = None,
     stages: Sequence[LoadingStage] | None = None,
     cores: int | None = None,
+    cold: bool = False,
     seconds: float = SECONDS,
     clock: Clock = time.perf_counter,
 ) -> DataBottleneck:
     """Measure whether loading data or computing limits a training, and which stage of it.
 
     `step` is called with arrays (x, y) and really trains. `prepare` is the part of it that resizes and augments, to be timed alone.
-    `stages` split the loading of a dataset of your own; the first takes indices, the last gives the inputs.
+    `stages` split the loading of a dataset of your own; the first takes indices, the last gives the inputs. `cold` reads files from
+    the disk: they are dropped from the page cache at the beginning of each measurement and of each epoch.
     """
     if len(dataset) == 0:
         raise UserError("data_bottleneck", "a dataset with at least one example is required, got an empty one.")
-    source = _Source(dataset, min(batch, len(dataset)), clock, seconds)
+    source = _Source(dataset, min(batch, len(dataset)), clock, seconds, cold)
     loading = _loading_times(source, loading_stages(dataset) if stages is None else stages)
     x, y = next(source.batches(0))
     alone = source.per_call(lambda: step(x, y))
@@ -89,13 +91,18 @@ class _Source:
     batch: int
     clock: Clock
     seconds: float
+    cold: bool = False
     readable: ReadableExamples = field(init=False)
 
     def __post_init__(self) -> None:
         self.readable = ReadableExamples(self.dataset)
+        if self.cold and not drop_cached(self.dataset):
+            raise UserError("data_bottleneck", "cold=True requires a dataset in a file, got one that is in memory.")
 
     def batches(self, workers: int) -> Generator[Pair, None, None]:
         while True:
+            if self.cold:
+                drop_cached(self.readable.base)
             try:
                 yield from Loader(self.dataset, self.batch, drop_last=True, workers=workers, prefetch=PREFETCH).arrays()
             except RunError:

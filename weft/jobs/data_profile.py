@@ -16,8 +16,8 @@ from .job import job_of
 from .weights import settings_for_weights
 
 
-def training_bottleneck(settings: Mapping[str, Any], seconds: float = SECONDS) -> DataBottleneck:
-    """Measure the training of validated settings; each measurement takes so many seconds. No run is made."""
+def training_bottleneck(settings: Mapping[str, Any], seconds: float = SECONDS, cold: bool = False) -> DataBottleneck:
+    """Measure the training of validated settings; each measurement takes so many seconds. No run is made. `cold`: files are read from the disk."""
     with on(settings["device"]) as device:
         check_settings("profile", settings)
         job = job_of("profile", settings_for_weights({**settings, "device": device.name}))
@@ -27,6 +27,12 @@ def training_bottleneck(settings: Mapping[str, Any], seconds: float = SECONDS) -
         _, steps = make(model, Loader(job.train, 1), plan)
         steps.set_mode(training=True)
         found = data_bottleneck(
-            job.train, steps.train, batch=batch, workers=settings["workers"], prepare=steps.prepare, seconds=seconds
+            job.train,
+            steps.train,
+            batch=batch,
+            workers=settings["workers"],
+            prepare=steps.prepare,
+            seconds=seconds,
+            cold=cold,
         )
         return replace(found, notes=(*(f"note: {note}" for note in job.notes), *found.notes))
