@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import weft
-from weft import nn, tpu
+from weft import insight, nn, optim, tpu, zoo
 from weft.graph import Type
 
 
@@ -74,6 +74,19 @@ class SystolicArray:
         return tpu.animate_systolic(x, w)
 
 
+def memory_timeline() -> insight.MemoryTimeline:
+    model = zoo.gpt(65, context=64, features=128, heads=4, layers=4)
+    optimizer = optim.adam(model, rate=1e-3)
+
+    def step(tokens: weft.Tensor, targets: weft.Tensor) -> weft.Tensor:
+        loss = weft.cross_entropy(model(tokens), targets)
+        optimizer.minimize(loss)
+        return loss
+
+    tokens = weft.zeros((16, 64), dtype="int64")
+    return insight.memory_timeline(step, tokens, tokens)
+
+
 PICTURES = {
     "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "perceptron": perceptron,
     "linear-regression": linear_regression, "logistic-regression": logistic_regression,
@@ -81,6 +94,12 @@ PICTURES = {
     "systolic-array": SystolicArray,
 }  # fmt: skip
 
+# Plans depend on the machine: these are not compared with what a test draws.
+PLANNED = {"memory-timeline": memory_timeline}
+
 if __name__ == "__main__":
+    here = Path(__file__).parent
     for name, graph in PICTURES.items():
-        Path(__file__).with_name(f"{name}.svg").write_text(graph().svg())
+        (here / f"{name}.svg").write_text(graph().svg())
+    for name, planned in PLANNED.items():
+        (here / "planned" / f"{name}.svg").write_text(planned().svg())

@@ -35,6 +35,11 @@ class MappedImages(Arrays):
         check_index(path, index, images.nbytes and images[0].nbytes)
 
     @property
+    def file(self) -> int:
+        """The descriptor of its open file."""
+        return self._file
+
+    @property
     def x(self) -> np.ndarray:
         self._check(np.arange(len(self)))
         return self._x
@@ -79,18 +84,34 @@ class Encoded(Dataset):
         return self._shape
 
     def inputs(self, indices: Any) -> np.ndarray:
+        return self.decode(self.read(indices))
+
+    @property
+    def file(self) -> int:
+        """The descriptor of its open file."""
+        return self._file
+
+    def read(self, indices: Any) -> list[tuple[int, bytes]]:
+        """The encoded images of these examples, with their numbers."""
         numbers = _index_array(indices, len(self))
-        batch = np.empty((len(numbers), *self._shape), np.uint8)
-        for place, (number, row) in enumerate(zip(numbers.tolist(), self._index[numbers].tolist(), strict=True)):
-            batch[place] = self._image(number, *row)
+        rows = zip(numbers.tolist(), self._index[numbers].tolist(), strict=True)
+        return [(number, self._packed(number, *row)) for number, row in rows]
+
+    def decode(self, images: Sequence[tuple[int, bytes]]) -> np.ndarray:
+        """Encoded images as one array."""
+        batch = np.empty((len(images), *self._shape), np.uint8)
+        for place, (number, packed) in enumerate(images):
+            image = decode(packed)
+            if image.shape != self._shape:
+                raise _damaged_image(self._path, number)
+            batch[place] = image
         return batch
 
-    def _image(self, number: int, start: int, length: int, checksum: int) -> np.ndarray:
+    def _packed(self, number: int, start: int, length: int, checksum: int) -> bytes:
         packed = _pread(self._path, self._file, length, start)
-        image = decode(packed) if zlib.crc32(packed) == checksum else None
-        if image is None or image.shape != self._shape:
+        if zlib.crc32(packed) != checksum:
             raise _damaged_image(self._path, number)
-        return image
+        return packed
 
 
 class PackedImages:

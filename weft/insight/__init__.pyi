@@ -1,5 +1,8 @@
 """The names of `weft.insight`, each imported when it is first used (see weft/lazy.py)."""
 
+from .data_bottleneck import DataBottleneck as DataBottleneck
+from .data_bottleneck import StageTime as StageTime
+from .data_timing import data_bottleneck as data_bottleneck
 from .energy_model import Counts as Counts
 from .energy_model import EnergyEstimate as EnergyEstimate
 from .energy_model import EnergyTable as EnergyTable
@@ -12,6 +15,16 @@ from .machines import PublishedResult as PublishedResult
 from .machines import machine as machine
 from .machines import machines as machines
 from .machines import published as published
+from .memory_measure import MeasuredMemory as MeasuredMemory
+from .memory_measure import measured_memory as measured_memory
+from .memory_options import BatchMemory as BatchMemory
+from .memory_options import CheckpointSaving as CheckpointSaving
+from .memory_options import batch_memory as batch_memory
+from .memory_options import checkpoint_savings as checkpoint_savings
+from .memory_timeline import MemoryTimeline as MemoryTimeline
+from .memory_timeline import memory_timeline as memory_timeline
+from .memory_values import LiveValue as LiveValue
+from .memory_values import StepKernel as StepKernel
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .table_reader import Figure as Figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from ..graph.node import Node, Op
 from ..options import CompileOptions
 from . import native
 from .device import STATE_LOCK, Buffer, Device
-from .facts import Facts
 from .team import address_of
+
+if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram
 
 
 class ArrayDevice(Device):
@@ -41,10 +44,10 @@ class ArrayDevice(Device):
     ) -> native.NativeExecutable:
         return native.NativeExecutable(graph, updates, native.fitting(graph, options), constants)
 
-    def planned(
+    def planned_program(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
-    ) -> Facts:
-        return native.planned(graph, updates, native.fitting(graph, options), constants)
+    ) -> KernelProgram:
+        return compiler.backend.compiled(graph, updates, native.fitting(graph, options), constants)
 
     def can_compile(self, op: Op) -> bool:
         return compiler.backend.LOWERINGS.can_compile(op)

@@ -234,10 +234,17 @@ class Device(ABC):
         """The graph compiled: see `weft.jit`. `updates`: outputs that replace inputs. `constants`: inputs that rarely change."""
 
     @abstractmethod
+    def planned_program(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> CompiledProgram:
+        """The kernels, calls and memory plan that the graph would have if it were compiled. No code is generated."""
+
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         """What the graph would need if it were compiled."""
+        memory = self.planned_program(graph, updates, options, constants).memory
+        return Facts(memory.arena, memory.kept)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """How the axes of a convolution's filter should follow each other in memory."""

@@ -304,8 +304,18 @@ class _Arena:
             prepare(self._memory)
         return self._address
 
+    def release(self) -> None:
+        self._memory, self._address = np.empty(0, np.uint8), 0
+
 
 _arenas: dict[int, _Arena] = {}
+
+
+def release_arenas() -> None:
+    """Free the memory that programs share. The next run of each allocates what it needs: to measure that, or to shrink."""
+    with STATE_LOCK:
+        for arena in _arenas.values():
+            arena.release()
 
 
 @uncollected

@@ -48,10 +48,10 @@ class NullDevice(Device):
     ) -> NullExecutable:
         return NullExecutable(graph, updates, options, constants)
 
-    def planned(
+    def planned_program(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
-    ) -> Facts:
-        return self.executable(graph, updates, options, constants).facts
+    ) -> CompiledProgram:
+        return self.executable(graph, updates, options, constants).program
 
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> object:
         return object()

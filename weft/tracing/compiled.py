@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from .arguments import Aliases
 from .donation import Donor
 from .state import StateTensor, memory_of
 from .traced import TracedFunction
+
+if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram
 
 NO_NUMBERS: Sequence[Any] = ()
 
@@ -62,6 +65,11 @@ def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
         nbytes(graph.outputs[d.output]) for d in function.donations
     )
     return CallMemory(facts.arena + facts.kept, state, given, results)
+
+
+def planned_program(function: TracedFunction) -> KernelProgram:
+    """The kernels and the memory plan that a function would have: no code is written."""
+    return function.device.planned_program(function.graph, function.all_updates, function.options, function.constants)
 
 
 def planned(function: TracedFunction) -> Facts:

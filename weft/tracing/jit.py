@@ -27,11 +27,12 @@ from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
 from .arguments import Aliases
 from .cache_key import Key, difference, key_of
-from .compiled import Aliased, CallMemory, Compiled, compiled, memory_needed, planned
+from .compiled import Aliased, CallMemory, Compiled, compiled, memory_needed, planned, planned_program
 from .program_cache import ProgramCache, cache_for, can_hold_programs
 from .traced import TracedFunction, traced
 
 if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram
     from .artifact import Artifact
 
 REMEMBERED = 64  # compiled forms of one function
@@ -154,6 +155,15 @@ class Jit(Generic[R]):
             return memory_needed(made.traced, made.executable.facts)
         function = self._trace(key, args, kwargs)
         return memory_needed(function, planned(function))
+
+    def plan(self, *args: Any, **kwargs: Any) -> tuple[TracedFunction, KernelProgram]:
+        """What a call with these arguments would run: the traced function, its kernels and its memory plan. Nothing is compiled or run."""
+        key, _ = key_of(args, kwargs, self.static)
+        made = self.programs.latest.get(key)
+        if made is not None and made.fits():
+            return made.traced, made.executable.program
+        function = self._trace(key, args, kwargs)
+        return function, planned_program(function)
 
     def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
         """The graph as it was traced, and after each pass of the compiler: print them with .text()."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...compiler.gpu.program import LOWERINGS, gpu_program
 from ...compiler.gpu.vendor.specs import filter_order
+from ...compiler.ir.program import KernelProgram
 from ...compiler.ir.storage import nbytes
 from ...dtypes import DType
 from ...errors import UserError
@@ -27,7 +28,7 @@ from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
 from ..device import Buffer, Device, NodeProgram
 from ..dlpack import DLDevice
-from ..facts import Facts, Health
+from ..facts import Health
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
@@ -115,13 +116,12 @@ class CudaDevice(CompilingDevice):
         self.gpu.enter()
         return CudaExecutable(self.context, graph, updates, options, constants)
 
-    def planned(
+    def planned_program(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
-    ) -> Facts:
+    ) -> KernelProgram:
         libraries = self.context.libraries
         guess = None if libraries is None else libraries.choices.guess
-        memory = gpu_program(graph, updates, options, constants, guess).memory
-        return Facts(memory.arena, memory.kept)
+        return gpu_program(graph, updates, options, constants, guess)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """As the libraries want it, and as the matrix units read images too."""

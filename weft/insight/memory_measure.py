@@ -1,0 +1,97 @@
+"""The memory that a step really takes, beside its forecast.
+
+On a CPU, `tracemalloc` counts the bytes of the arrays that NumPy holds: parameters, moments, batches, results and the arena are arrays. On a
+GPU, the memory pool says how many of its bytes are in use.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..runtime import device
+from ..runtime.native import release_arenas
+
+CALLS = 2  # the first allocates; the second finds everything in its place
+PAGE_FIELD = 1  # of /proc/self/statm: resident pages
+Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """Bytes in use after a few calls, with the results of the last one, and how they were counted."""
+
+    allocated: int
+    how: str
+
+
+def measured_memory(make: Make) -> MeasuredMemory:
+    """Make a function and its arguments, call it, and count the bytes that all of it holds.
+
+    >>> import weft
+    >>> def make():
+    ...     model = weft.nn.Linear(1000, 500)
+    ...     return weft.jit(lambda x: model(x)), (np.ones((64, 1000), np.float32),)
+    >>> measured_memory(make).allocated >= 4 * (1000 * 500 + 64 * 1000 + 64 * 500)
+    True
+    """
+    return _on_gpu(make) if device().free_memory() is not None else _on_cpu(make)
+
+
+def _on_cpu(make: Make) -> MeasuredMemory:
+    if tracemalloc.is_tracing():
+        return _counted(make)
+    tracemalloc.start()
+    try:
+        return _counted(make)
+    finally:
+        tracemalloc.stop()
+
+
+def _counted(make: Make) -> MeasuredMemory:
+    release_arenas()  # earlier programs may have left one that is large enough
+    before = _array_bytes()
+    held = _called(make)
+    allocated = _array_bytes() - before
+    del held
+    return MeasuredMemory(allocated, "bytes of NumPy arrays, counted by tracemalloc")
+
+
+def _array_bytes() -> int:
+    gc.collect()
+    only_arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([only_arrays]).traces)
+
+
+def _on_gpu(make: Make) -> MeasuredMemory:
+    gc.collect()
+    before = device().free_memory() or 0
+    held = _called(make)
+    allocated = before - (device().free_memory() or 0)
+    del held
+    return MeasuredMemory(allocated, f"bytes in use in the memory pool of {device()}")
+
+
+def _called(make: Make) -> Any:
+    """Everything that must stay while bytes are counted: the function, its arguments and its last results."""
+    function, args = make()
+    result = None
+    for _ in range(CALLS):
+        result = function(*args)
+    return function, args, result
+
+
+def resident_bytes() -> int | None:
+    """The resident memory of this process; None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[PAGE_FIELD])
+    except OSError:
+        return None
+    return pages * resource.getpagesize()
