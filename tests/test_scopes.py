@@ -99,3 +99,19 @@ def test_onnx_models_have_the_names_of_their_nodes(tmp_path):
 
 def test_scope_is_a_plain_value():
     assert Scope() == Scope("", "", "forward", 0)
+
+
+def test_live_bytes_never_exceed_the_plan():
+    model = network()
+    optimizer = optim.adam(model, rate=1e-3)
+
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    args = np.ones((64, 6), np.float32), np.arange(64) % 3
+    program = weft.jit(step)._for(args, {}).executable.program
+    live = planning.describe.live_bytes(program)
+    assert set(live) == set(program.kernels)
+    assert 0 < max(live.values()) <= program.memory.needed

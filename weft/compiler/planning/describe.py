@@ -253,12 +253,18 @@ def lives(program: KernelProgram) -> list[Life]:
 
 
 def live_bytes(program: KernelProgram) -> dict[Kernel, int]:
-    """The bytes of the arena that are in use while each kernel runs."""
-    change = [0] * (len(program.kernels) + 1)
-    for life in lives(program):
-        change[life.first] += life.nbytes
-        change[life.last + 1] -= life.nbytes
-    return dict(zip(program.kernels, accumulate(change), strict=False))
+    """The bytes of the arena that are in use while each kernel runs. A value that is written over another one counts in its place."""
+    kernels, slots = program.kernels, program.memory.slots
+    last = {node: i for i, kernel in enumerate(kernels) for node in kernel.reads}
+    change = [0] * (len(kernels) + 1)
+    for i, kernel in enumerate(kernels):
+        for node in kernel.outputs:
+            if slots[node].base == ARENA:
+                end = max(i, last.get(node, i))
+                is_replaced = end > i and any(slots[other] == slots[node] for other in kernels[end].outputs)
+                change[i] += nbytes(node)
+                change[end if is_replaced else end + 1] -= nbytes(node)
+    return dict(zip(kernels, accumulate(change), strict=False))
 
 
 __all__ = ["Life", "live_bytes", "lives", "name", "reasons", "scopes", "sources", "updated"]
