@@ -14,4 +14,7 @@ from .machines import machines as machines
 from .machines import published as published
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
+from .profile_record import ProfileRecord as ProfileRecord
+from .profile_record import profile_record as profile_record
+from .report_page import save_report as save_report
 from .table_reader import Figure as Figure

@@ -25,7 +25,7 @@ from ..tracing.jit import Jit, jit
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
 from .networks import built, full_name, side
-from .run_predictor import predictor_of_run
+from .run_predictor import Deployed, predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
 SIDE, CLASSES, VOCABULARY, LENGTH = 28, 10, 65, 128  # where neither the network nor the user says
@@ -101,6 +101,10 @@ def find_subject(
 
 def _images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
     return (np.random.default_rng(0).random((batch, *shape), np.float32),)
+
+
+def _stored_images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
+    return (np.random.default_rng(0).integers(0, 256, (batch, *shape)).astype(np.uint8),)
 
 
 def _of_image_network(
@@ -195,4 +199,7 @@ def _of_run(name: str, precision: str, length: int | None) -> ProfileSubject:
         )
     classes = len(found.classes)
     labels = (lambda batch: np.random.default_rng(1).integers(0, classes, batch)) if classes else None
-    return ProfileSubject(folder.name, lambda: found.model, partial(_images, found.shape), labels, precision)
+    # With its preprocessing, as a run is used: that resizes stored images to what the network takes.
+    model = found.model if found.prepare is None else Deployed(found.model, found.prepare, found.task == "classify")
+    inputs = _stored_images if found.reads_images else _images
+    return ProfileSubject(folder.name, lambda: model, partial(inputs, found.shape), labels, precision)
