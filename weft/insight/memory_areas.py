@@ -10,7 +10,7 @@ from .profile_record import MemoryRecord, MemoryStep
 
 NAMES = ("weights", "activations", "workspace")
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-WIDE = 0.07  # of the time: a layer whose name has room above it
+WIDE, LETTER = 0.05, 0.015  # shares of the width: of a layer that has its name above it, and of a letter of the name
 
 
 @dataclass(frozen=True)
@@ -66,5 +66,11 @@ def _notes(steps: Sequence[MemoryStep], total: float) -> tuple[tuple[float, str]
             spans[-1] = (step.layer, spans[-1][1], step.begin + step.seconds)
         else:
             spans.append((step.layer, step.begin, step.begin + step.seconds))
-    wide = [one for one in spans if one[2] - one[1] >= max(WIDE, 0.011 * len(one[0])) * total]
-    return tuple(((begin + end) / 2 / total, name) for name, begin, end in wide)
+    found: list[tuple[float, str]] = []
+    free = 0.0  # where the last name ends
+    for name, begin, end in spans:
+        middle, half = (begin + end) / 2 / total, 0.5 * LETTER * len(name)
+        if (end - begin) / total >= WIDE and middle - half >= free and middle + half <= 1.0:
+            found.append((middle, name))
+            free = middle + half + LETTER
+    return tuple(found)

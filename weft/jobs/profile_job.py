@@ -96,6 +96,11 @@ def _tell(recorder: Recorder, done: int, total: int) -> None:
     recorder.show("progress", what="timing calls", done=done, total=total)
 
 
+def has_weights(run: Path) -> bool:
+    """Whether there is a network to measure."""
+    return (run / "weights" / "best.safetensors").exists() or (run / PACKED).exists()
+
+
 def _check(settings: Mapping[str, Any]) -> None:
     """What can be known to fail before it is measured."""
     run, network = settings["run"], settings["network"]
@@ -105,7 +110,7 @@ def _check(settings: Mapping[str, Any]) -> None:
         return
     if is_compression(Path(run)) and settings["what"] == "train":
         raise UserError("profile", f"{Path(run).name} is compressed and has no training step. Use what=infer.")
-    if not (Path(run) / "weights" / "best.safetensors").exists() and not (Path(run) / PACKED).exists():
+    if not has_weights(Path(run)):
         raise UserError(
             "profile", f"a run with weights is required, got {Path(run).name}, which has finished no epoch yet."
         )
