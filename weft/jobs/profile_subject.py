@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
-from .networks import built, full_name, side
+from .networks import VECTORS, built, full_name, side, vector
 from .run_predictor import Deployed, predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
@@ -118,6 +119,8 @@ def _of_image_network(
     shape = (channels or own[0], height, width)
     outputs = classes or facts.classes or CLASSES
     make = partial(built, name, outputs, shape[0], (height, width))
+    if name in VECTORS and {"inputs", "sizes"} & known.keys():  # made for a number of inputs: images are flattened
+        make = partial(vector, name, prod(shape), outputs)
 
     def labels(batch: int) -> np.ndarray:
         rest = (height, width) if facts.task == "segmentation" else ()

@@ -112,8 +112,9 @@ function roofs(one, x, y, label, narrow) {
   if (!one.bandwidth || !one.peaks.length) return [];
   const colour = css(one.colour), line = { type: "line", symbol: "none", silent: true, tooltip: { show: false }, z: 1 };
   const [[, first]] = one.peaks, start = Math.max(x[0], y[0] / one.bandwidth);
-  const note = (text, value, extra) => ({ value, label: { show: true, formatter: text, ...label, ...extra } });
-  const name = { b: { color: css("ink"), fontWeight: 600, fontSize: 11.5, fontFamily: css("--font") } };
+  const halo = { textBorderColor: css("surface"), textBorderWidth: 3 };
+  const note = (text, value, extra) => ({ value, label: { show: true, formatter: text, ...label, ...halo, ...extra } });
+  const name = { b: { ...halo, color: css("ink"), fontWeight: 600, fontSize: 11.5, fontFamily: css("--font") } };
   const notes = [
     note(`{b|${one.name}} ${rate(first)}FLOP/s`, [first / one.bandwidth, first], { position: "left", offset: [-2, -8], rich: name }),
     note(`${rate(one.bandwidth)}B/s`, [start, start * one.bandwidth], { position: "right", offset: [6, 14] }),

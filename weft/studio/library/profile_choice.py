@@ -94,15 +94,15 @@ class ProfileChoice:
 
     @property
     def others(self) -> list[tuple[str, ProfiledThing, StoredProfile | None]]:
-        """What the profile can be compared with: other runs by their profile that is most alike, and others of its own."""
-        related = [(f"{i}:", one.thing, self._of(one)) for i, one in enumerate(self.shelves) if i]
+        """What the profile can be compared with: other runs by their profile that was made in the same way, and others of its own."""
         shown = self.primary
+        related = [(f"{i}:", one.thing, self._of(one, self.record)) for i, one in enumerate(self.shelves) if i]
         own = [one for one in self.own if one.record is not None and one is not shown]
         return [*related, *((f"0:{one.id}", self.shelves[0].thing, one) for one in own)]
 
     @property
     def unmeasured(self) -> ProfiledThing | None:
-        """What it is to be compared with, if that was never measured."""
+        """What it is to be compared with, if that was not measured in the same way."""
         return next((thing for key, thing, found in self.others if key == self.other and found is None), None)
 
     @property
@@ -128,15 +128,14 @@ class ProfileChoice:
         shelf = self.shelves[int(number)] if number.isdigit() and int(number) < len(self.shelves) else None
         if shelf is None:
             return Compared(record)
-        other = next((one for one in shelf.profiles if one.id == id), None) if id else self._of(shelf, record.device)
+        other = next((one for one in shelf.profiles if one.id == id), None) if id else self._of(shelf, record)
         if other is None or other.record is None or other.record is record:
+            return Compared(record)
+        if self.together and other.record.device != record.device:  # each device is compared with itself
             return Compared(record)
         is_later = shelf.is_later if shelf.is_later is not None else other.record.made > record.made
         return Compared(other.record, record) if is_later else Compared(record, other.record)
 
-    def _of(self, shelf: Shelf, device: str | None = None) -> StoredProfile | None:
-        """The profile of a shelf that is most like the one that is shown."""
-        record = self.record
-        if record is None:
-            return newest(shelf.profiles)
-        return alike(shelf.profiles, device or record.device, record.batch, record.what) or newest(shelf.profiles)
+    def _of(self, shelf: Shelf, record: ProfileRecord | None) -> StoredProfile | None:
+        """The newest profile of a shelf that was measured in the same way."""
+        return None if record is None else alike(shelf.profiles, record.device, record.batch, record.what)

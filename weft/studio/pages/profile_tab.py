@@ -214,7 +214,7 @@ class ProfileTab:
     def _layers(self) -> str:
         shown = self._table_pair()
         rows = layer_rows(shown, self.sort, self.descending) if shown else []
-        devices = [one.after.device for one in self.choice.pairs]
+        devices = sorted((one.after.device for one in self.choice.pairs), key=lambda name: (name == "cpu", name))
         most = max((row.after.seconds for row in rows if row.after), default=1.0) or 1.0
         return self._render(
             "profile_layers.html", shown=shown, rows=rows, sort=self.sort, descending=self.descending, layer=self.layer, most=most,
