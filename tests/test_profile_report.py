@@ -46,6 +46,13 @@ def test_a_record_survives_the_disk(record, profile):
     assert record.memory.peak > record.memory.weights
 
 
+def test_layers_that_are_renamed_alike_are_one(profile, record):
+    found = insight.profile_record(profile, rename=lambda label: "net")
+    assert [one.label for one in found.layers] == ["net"]
+    assert found.layers[0].seconds == pytest.approx(record.layer_seconds)
+    assert found.layers[0].roof == pytest.approx(profile.total.roof)
+
+
 def test_profiles_of_other_versions_and_damaged_ones_are_refused(record):
     text = json.loads(record.to_json())
     with pytest.raises(RunError, match="another version of weft .0.0.1.. Measure again"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -186,7 +186,7 @@ def profile_record(
     return ProfileRecord(
         subject, what, batch, device, found.where, round(time.time(), 3), __version__, times, found.seconds, found.explanation.overhead,
         roof_lines(found.explanation.roof), str(found.explanation.roof), found.total.joules, False, found.node_nm,
-        tuple(_layer(found, one, rename) for one in found.by_layer), tuple(_offender(found, one, rename) for one in found.worst(WORST) if one.seconds > one.least),
+        _merged(_layer(found, one, rename) for one in found.by_layer), tuple(_offender(found, one, rename) for one in found.worst(WORST) if one.seconds > one.least),
         _memory(found, arguments, rename),
     )  # fmt: skip
 
@@ -230,9 +230,26 @@ def _layer(found: ProgramProfile, one: LayerProfile, rename: Callable[[str], str
     same = [o for o in found.layers if (o.path, o.kind, o.root) == (one.path, one.kind, one.root)]
     phases = {o.phase: o.seconds for o in same if (o.phase == "update") == (one.phase == "update")}
     return LayerRecord(
-        rename(one.label), one.kind if one.path else "", one.seconds, one.flops, one.nbytes, one.least, one.joules, one.live,
+        rename(one.label), one.kind if one.path and one.kind != one.label else "", one.seconds, one.flops, one.nbytes, one.least, one.joules, one.live,
         found.bound(main).limit, main.format, phases, len(one.kernels),
     )  # fmt: skip
+
+
+def _merged(layers: Iterable[LayerRecord]) -> tuple[LayerRecord, ...]:
+    """Layers that have one label after renaming are one layer, which is bound by what bounds its longer part."""
+    found: dict[str, LayerRecord] = {}
+    for one in layers:
+        known = found.get(one.label)
+        found[one.label] = one if known is None else _sum(known, one)
+    return tuple(found.values())
+
+
+def _sum(one: LayerRecord, other: LayerRecord) -> LayerRecord:
+    longer = max(one, other, key=lambda layer: layer.seconds)
+    names = ("seconds", "flops", "nbytes", "least", "joules", "kernels")
+    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
+    phases = {name: one.phases.get(name, 0.0) + other.phases.get(name, 0.0) for name in {**one.phases, **other.phases}}
+    return replace(longer, **sums, live=max(one.live, other.live), phases=phases)
 
 
 def _offender(found: ProgramProfile, one: KernelProfile, rename: Callable[[str], str]) -> Offender:

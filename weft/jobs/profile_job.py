@@ -88,8 +88,13 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _plain_label(label: str) -> str:
-    """Layers are called as in the network alone, and what stands around it by what it does: so runs and their compressions compare."""
-    return "output" if label == Deployed.__name__ else label.removeprefix("network.")
+    """Layers are called as in the network alone, and what stands around it by what it does: so runs and their compressions compare.
+
+    >>> _plain_label("network.layers.0"), _plain_label("Deployed/prepare.layers.0"), _plain_label("Deployed")
+    ('layers.0', 'prepare.layers.0', 'output')
+    """
+    name = label.rpartition("/")[2]
+    return "output" if name in (Deployed.__name__, "network") else name.removeprefix("network.")
 
 
 def _tell(recorder: Recorder, done: int, total: int) -> None:

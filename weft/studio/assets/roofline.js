@@ -90,7 +90,7 @@ function option(spec, width) {
   const compare = spec.series.some((one) => one.before.length);
   return {
     animation: false,
-    grid: { left: narrow ? 44 : 56, right: 24, top: 12, bottom: 40 },
+    grid: { left: narrow ? 44 : 56, right: 24, top: 20, bottom: 40 },
     tooltip: {
       trigger: "item", confine: true, backgroundColor: css("surface"), borderColor: css("line"), padding: [8, 12],
       textStyle: { color: css("ink"), fontSize: 12, fontFamily: css("--font") },
@@ -116,7 +116,9 @@ function roofs(one, x, y, label, narrow) {
   const note = (text, value, extra) => ({ value, label: { show: true, formatter: text, ...label, ...halo, ...extra } });
   const name = { b: { ...halo, color: css("ink"), fontWeight: 600, fontSize: 11.5, fontFamily: css("--font") } };
   const notes = [
-    note(`{b|${one.name}} ${rate(first)}FLOP/s`, [first / one.bandwidth, first], { position: "left", offset: [-2, -8], rich: name }),
+    narrow
+      ? note(`{b|${one.name}} ${rate(first)}FLOP/s`, [x[1], first], { position: "left", offset: [0, -9], rich: name })
+      : note(`{b|${one.name}} ${rate(first)}FLOP/s`, [first / one.bandwidth, first], { position: "left", offset: [-2, -8], rich: name }),
     note(`${rate(one.bandwidth)}B/s`, [start, start * one.bandwidth], { position: "right", offset: [6, 14] }),
     ...(narrow ? [] : one.peaks.slice(1).map(([bits, peak]) => note(`${rate(peak)}FLOP/s in ${bits}`, [x[1], peak], { position: "left", offset: [0, -9] }))),
   ];

@@ -29,7 +29,7 @@ from ..ui.profile_view import (
     short_device,
 )
 from ..ui.rendering import render
-from ..ui.roofline import Roofline
+from ..ui.roofline_chart import RooflineChart
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -86,7 +86,7 @@ class ProfileTab:
             with ui.element("div").classes("cols side-r"):
                 with ui.element("section").classes("card").props('aria-label="Roofline"'):
                     self.legend = Fragment(self._legend(), "div", on)
-                    self.chart = Roofline(self._spec(), self._select)
+                    self.chart = RooflineChart(self._spec(), self._select)
                 self.network = Fragment(self._network(), "section", on).classes("card").props('aria-label="Network"')
             self.layers = Fragment(self._layers(), "section", on).classes("card sect").props('aria-label="Layers"')
             with ui.element("div").classes("cols c2 sect"):

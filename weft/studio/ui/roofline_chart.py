@@ -11,7 +11,7 @@ from nicegui.elements.echart import EChart  # registers ECharts, which roofline.
 _ = EChart
 
 
-class Roofline(Element, component="../assets/roofline.js"):
+class RooflineChart(Element, component="../assets/roofline.js"):
     """Dots of layers below the roofs of devices. A click selects a layer."""
 
     def __init__(self, spec: dict[str, Any], select: Callable[[str], None]) -> None:
