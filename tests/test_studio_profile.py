@@ -113,6 +113,16 @@ def test_layers_are_matched_by_name_and_sorted():
     assert [step for _, step, _ in costs(record(), "seconds")] == [6, 3, 3]
 
 
+def test_blocks_are_the_sums_of_their_layers():
+    parts = [layer("layers.3.body.layers.0", 2), layer("layers.3.shortcut", 1, bound="memory"), layer("layers.4", 1)]
+    found = replace(record(), layers=tuple(parts)).in_blocks()
+    assert [(one.label, one.kind, round(1e3 * one.seconds, 6), one.bound) for one in found.layers] == [
+        ("layers.3", "2 layers", 3.0, "compute"),
+        ("layers.4", "Conv2d", 1.0, "compute"),
+    ]
+    assert found.layer_seconds == pytest.approx(4e-3)
+
+
 def test_layers_with_one_remedy_are_one_advice_and_offer_a_larger_batch():
     first, second, last = advice(record())
     assert first.title == "conv1 and conv2 reach 30 to 90 % of the roof"

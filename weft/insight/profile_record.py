@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -159,6 +160,22 @@ class ProfileRecord:
         near = sum(one.seconds for one in self.layers if one.roof >= NEAR)
         return near / self.layer_seconds if self.layers else 0.0
 
+    def in_blocks(self) -> ProfileRecord:
+        """The same with the parts of each block of the network as one layer: `layers.3.body.layers.0` counts for `layers.3`."""
+        counts = Counter(block_of(one.label) for one in self.layers)
+        alone = [one for one in self.layers if counts[block_of(one.label)] == 1]
+        renamed = [
+            replace(
+                one,
+                label=block_of(one.label),
+                kind=one.kind if one in alone else f"{counts[block_of(one.label)]} layers",
+            )
+            for one in self.layers
+        ]
+        worst = tuple(replace(one, layer=block_of(one.layer)) for one in self.worst)
+        steps = tuple(replace(one, layer=block_of(one.layer)) for one in self.memory.steps)
+        return replace(self, layers=_merged(renamed), worst=worst, memory=replace(self.memory, steps=steps))
+
     def layer(self, label: str | None) -> LayerRecord | None:
         return next((one for one in self.layers if one.label == label), None)
 
@@ -173,6 +190,16 @@ class ProfileRecord:
             "per_second": self.per_second, "p50": self.latency, "p99": self.times.p99 if self.times else None, "per_joule": self.per_joule,
             "energy_measured": self.energy_measured, "near_roof": self.near_roof, "peak_bytes": self.memory.peak,
         }  # fmt: skip
+
+
+def block_of(label: str) -> str:
+    """The block of the network that a layer belongs to.
+
+    >>> block_of("layers.3.body.layers.0"), block_of("prepare.layers.0"), block_of("stem.conv"), block_of("outside of layers")
+    ('layers.3', 'prepare', 'stem', 'outside of layers')
+    """
+    first, *rest = label.split(".")
+    return f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
 
 
 def profile_record(

@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import background_tasks, ui
 
 from ...insight.memory_areas import NAMES, memory_areas
+from ...insight.profile_record import block_of
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.profile_choice import Compared, ProfileChoice, Shelf
@@ -18,6 +19,7 @@ from ..ui.context import Studio
 from ..ui.fragment import Fragment
 from ..ui.profile_view import (
     COSTS,
+    MANY,
     advice,
     column_units,
     costs,
@@ -65,6 +67,7 @@ class ProfileTab:
         self.by, self.sort, self.descending = "seconds", "seconds", True
         self.layer: str | None = None
         self.table_device: str | None = None
+        self.blocks: bool | None = None  # layers of a block as one; None: as there is room
         self.choice = ProfileChoice(self._read())
         self.jobs = measurements(thing, studio.feed.snapshot)
         self._seen: object = None
@@ -77,7 +80,7 @@ class ProfileTab:
         """Add what is below the tabs."""
         on = {
             "device": self._set_device, "batch": lambda v: self._set("batch", int(v)), "what": lambda v: self._set("what", v), "with": self._compare,
-            "show": self._open, "select": self._select, "by": self._set_by, "sort": self._set_sort, "table": self._set_table,
+            "show": self._open, "select": self._select, "by": self._set_by, "sort": self._set_sort, "table": self._set_table, "blocks": self._set_blocks,
         }  # fmt: skip
         self.options = Fragment(self._options(), "div", on).classes("sect")
         self.status = Fragment(self._status(), "div", on)
@@ -119,7 +122,13 @@ class ProfileTab:
         self._show()
 
     def _select(self, label: str) -> None:
+        label = block_of(label) if self._in_blocks() else label
         self.layer = None if label == self.layer else label
+        self._show()
+
+    def _set_blocks(self, value: str) -> None:
+        self.blocks = value == "blocks"
+        self.layer = block_of(self.layer) if self.layer and self.blocks else None
         self._show()
 
     def _set_by(self, by: str) -> None:
@@ -199,16 +208,28 @@ class ProfileTab:
         return self._render("profile_legend.html", series=self._spec()["series"])
 
     def _spec(self) -> dict[str, Any]:
-        return roofline_spec(self.choice.pairs, self.layer)
+        return roofline_spec(self._pairs(), self.layer)
 
     def _network(self) -> str:
         pair = self._table_pair()
         rows = costs(pair.after, self.by) if pair else []
         return self._render("profile_network.html", rows=rows, by=self.by, kinds=COSTS, layer=self.layer)
 
+    def _in_blocks(self) -> bool:
+        if self.blocks is None:
+            return any(len(pair.after.layers) > MANY for pair in self.choice.pairs)
+        return self.blocks
+
+    def _pairs(self) -> list[Compared]:
+        """The pairs as they are shown: by layer, or by block."""
+        pairs = self.choice.pairs
+        if not self._in_blocks():
+            return pairs
+        return [Compared(one.after.in_blocks(), one.before.in_blocks() if one.before else None) for one in pairs]
+
     def _table_pair(self) -> Compared | None:
         """The pair of the device that the table shows."""
-        pairs = self.choice.pairs
+        pairs = self._pairs()
         return next((one for one in pairs if one.after.device == self.table_device), pairs[0] if pairs else None)
 
     def _layers(self) -> str:
@@ -219,7 +240,12 @@ class ProfileTab:
         return self._render(
             "profile_layers.html", shown=shown, rows=rows, sort=self.sort, descending=self.descending, layer=self.layer, most=most,
             devices=devices, short_device=short_device, units=column_units(shown), number_in=number_in,
+            in_blocks=self._in_blocks(), can_group=self._can_group(),
         )  # fmt: skip
+
+    def _can_group(self) -> bool:
+        """Whether blocks differ from layers."""
+        return any(len(one.after.in_blocks().layers) < len(one.after.layers) for one in self.choice.pairs)
 
     def _memory(self) -> str:
         pair = self._table_pair()

@@ -17,6 +17,8 @@ FULL = 6  # the strongest of the colours q0 to q7 that the costliest layer has
 MOST_ADVICE = 4
 GAIN = 0.02  # of a call: less is not worth a line
 STEADY = 0.1  # spread of the calls
+SHOWN = 0.002  # of the time: layers with less have no dot
+MANY = 24  # layers: above, blocks are shown at first
 LARGER = 8  # times the batch, that advice offers to measure
 
 
@@ -278,12 +280,18 @@ def roofline_spec(pairs: list[Compared], selected: str | None) -> dict[str, Any]
             "colour": device_colour(pair.after.device),
             "bandwidth": pair.after.roof.bandwidth,
             "peaks": [[name, peak] for name, peak in pair.after.roof.peaks.items()],
-            "after": [_dot(one) for one in pair.after.layers if one.flops and one.nbytes],
-            "before": [_dot(one) for one in pair.before.layers if one.flops and one.nbytes] if pair.before else [],
+            "after": _dots(pair.after),
+            "before": _dots(pair.before) if pair.before else [],
         }
         for pair in pairs
     ]
     return {"series": series, "selected": selected, "summary": _summary(pairs)}
+
+
+def _dots(record: ProfileRecord) -> list[dict[str, Any]]:
+    """The layers that take time: others would stretch the picture over many decades."""
+    least = SHOWN * record.layer_seconds
+    return [_dot(one) for one in record.layers if one.flops and one.nbytes and one.seconds >= least]
 
 
 def _dot(one: LayerRecord) -> dict[str, Any]:
