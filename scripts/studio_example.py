@@ -195,6 +195,8 @@ class ExampleStudio:
             "name": "lenet-small",
         }
         self.wait(self.call("POST", "/runs/classify/lenet/compressions", sweep)["number"])
+        for settings in ({"batch": 8}, {"batch": 1}):
+            self.wait(self.call("POST", "/runs/classify/flowers-cnn/profiles", settings)["number"])
         self.call(
             "POST",
             "/runs/annotate",

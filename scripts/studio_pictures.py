@@ -46,6 +46,7 @@ class Shot:
 FILL_DATASET = """(() => { const put = (name, text) => { const e = document.querySelector(`[name="${name}"]`);
   if (e) { e.value = text; for (const kind of ["input", "change"]) e.dispatchEvent(new Event(kind, {bubbles: true})); } };
   put("source", "photos"); put("name", "meadow"); put("size", "64"); })()"""
+SELECT_LAYER = "document.querySelector('.players .pname')?.click()"
 SHOTS = {
     "home": Shot("/"),
     "runs": Shot("/runs"),
@@ -65,6 +66,7 @@ SHOTS = {
     "run-predictions": Shot(f"/runs/{RUN}?tab=predictions"),
     "run-layers": Shot(f"/runs/{RUN}?tab=layers", wait=9000),
     "run-embedding": Shot(f"/runs/{RUN}?tab=embedding", wait=3000),
+    "run-profile": Shot(f"/runs/{RUN}?tab=profile", SELECT_LAYER, tallest=2200),
     "run-compress": Shot(f"/runs/{DIGITS}?tab=compress", tallest=1600),
     "run-checkpoints": Shot(f"/runs/{RUN}?tab=checkpoints"),
     "run-files": Shot(f"/runs/{RUN}?tab=files", tallest=1000),

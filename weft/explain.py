@@ -43,6 +43,7 @@ class Row:
     format: str = "float32"  # of its widest floats, or of its integers if there are none
     live: int = 0  # bytes of the arena that are in use while it runs
     scopes: tuple[tuple[Scope, float], ...] = ()  # the layers that it computes, and their shares of its work
+    workspace: int = 0  # bytes that it needs beside its tensors
 
     @property
     def gflops(self) -> float:
@@ -65,6 +66,7 @@ class MemoryUse:
     state: int  # those inputs that are updated in place
     results: int
     largest: tuple[Life, ...]
+    kept: int = 0  # operands that are prepared once, such as packed weights
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,22 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
     name = planning.describe.name(found.program, call)
     scopes = tuple(planning.describe.scopes(kernel).items())
     roof = least / timed.seconds
-    return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, roof, format, live, scopes)
+    space = found.program.memory.scratch.get(kernel)
+    return Row(
+        number,
+        name,
+        why,
+        lines,
+        timed.seconds,
+        share,
+        done.flops,
+        done.nbytes,
+        roof,
+        format,
+        live,
+        scopes,
+        space.nbytes if space is not None else 0,
+    )
 
 
 def _memory(program: KernelProgram) -> MemoryUse:
@@ -146,6 +163,7 @@ def _memory(program: KernelProgram) -> MemoryUse:
         sum(map(nbytes, state)),
         sum(nbytes(o) for i, o in enumerate(graph.outputs) if i not in program.updates),
         tuple(planning.describe.lives(program)[:LARGEST]),
+        program.memory.kept,
     )
 
 

@@ -13,6 +13,7 @@ from .. import jobs
 from ..errors import RunError, UserError
 from ..jobs.events import Event, latest
 from ..jobs.needs import GPU, PRIORITIES
+from ..jobs.profile_settings import PROFILE_OPTIONS, PROFILE_SETTINGS
 from ..jobs.queue import JobQueue
 from ..jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
 from ..jobs.queue_view import JobView, QueueView
@@ -45,7 +46,7 @@ def job(words: Sequence[str]) -> None:
     """Queue trainings: weft job submit digits epochs=5, weft job run, weft job list."""
     parts = {
         "submit": _submit, "run": _run, "list": _list, "follow": _follow, "pause": _pause, "resume": _resume,
-        "cancel": _cancel, "hold": _hold, "release": _release, "priority": _priority, "move": _move, "retry": _retry,
+        "profile": _profile, "cancel": _cancel, "hold": _hold, "release": _release, "priority": _priority, "move": _move, "retry": _retry,
     }  # fmt: skip
     part("job", words, parts)
 
@@ -81,6 +82,21 @@ def _submit_one(words: Sequence[str]) -> None:
         f"{new} is waiting; "
         + ("start the queue with: weft job run" if running is None else f"{_runner(queue)} starts it")
     )
+
+
+def _profile(words: Sequence[str]) -> None:
+    """Add the measurement of a run or a network to the queue: weft job profile resnet18 batch=8.
+
+    The profile is kept beside the run, or in RUNS/.profiles, and the studio shows it.
+    """
+    known = {name: PROFILE_SETTINGS[name] for name in (*PROFILE_OPTIONS, "runs")} | {"json": _JSON}
+    given = read("job profile", words, known, 1, _profile.__doc__)
+    if not given.plain:
+        raise UserError("weft job profile", "a run or a network is required: weft job profile resnet18.")
+    queue = JobQueue(given["runs"])
+    settings = {name: given[name] for name in PROFILE_OPTIONS if name in given.given}
+    new = jobs.submit_profile(queue, jobs.named_subject(given.plain[0], given["runs"]), settings)
+    print(as_json(_facts(new)) if given["json"] else f"{new} is waiting; start the queue with: weft job run")
 
 
 def _run(words: Sequence[str]) -> None:

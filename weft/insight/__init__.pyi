@@ -27,4 +27,7 @@ from .memory_values import LiveValue as LiveValue
 from .memory_values import StepKernel as StepKernel
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
+from .profile_record import ProfileRecord as ProfileRecord
+from .profile_record import profile_record as profile_record
+from .report_page import save_report as save_report
 from .table_reader import Figure as Figure

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from ..runtime.facts import Roofline
-from .layer_profile import LayerProfile
 from .profile import ProgramProfile
+from .profile_record import LayerRecord, ProfileRecord, as_record
 from .profile_text import amount, duration
+from .roof_lines import RoofLines
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 66, 20, 18, 46
@@ -22,17 +22,20 @@ SHOWN = 0.002  # of the time: layers with less are left out
 NAMED = 6  # layers of each profile that have a name in the picture
 
 
-def roofline_svg(profiles: Mapping[str, ProgramProfile]) -> str:
+def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
     """The picture of profiles by name, as SVG with light and dark colours."""
-    series = [(name, found, _dots(found)) for name, found in profiles.items()]
-    scale = _Scale(
-        [dot for _, _, dots in series for dot in dots], [found.explanation.roof for found in profiles.values()]
-    )
+    records = {name: as_record(found, name) for name, found in profiles.items()}
+    series = [(name, found, _dots(found)) for name, found in records.items()]
+    scale = _Scale([dot for _, _, dots in series for dot in dots], [found.roof for found in records.values()])
     parts = [*_grid(scale)]
+    drawn: list[tuple[str, RoofLines]] = []
+    placed: list[tuple[float, float]] = []  # names
     for number, (name, found, dots) in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
-        parts += _roof(scale, found.explanation.roof, colour, name, number)
-        parts += _marks(scale, dots, found, colour, name)
+        if not any(where == found.where and _are_close(found.roof, roof) for where, roof in drawn):
+            parts += _roof(scale, found.roof, colour, found.where)
+            drawn.append((found.where, found.roof))
+        parts += [*_marks(scale, dots, found, colour, name, placed), _key(number, name, colour)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Roofline plot" class="roofline">'
         f"<style>{_STYLE}</style>{''.join(parts)}</svg>"
@@ -48,21 +51,18 @@ _STYLE = (
 )
 
 
-def _dots(found: ProgramProfile) -> list[LayerProfile]:
-    total = found.total.seconds
-    return [one for one in found.by_layer if one.flops and one.nbytes and one.seconds >= SHOWN * total]
+def _dots(found: ProfileRecord) -> list[LayerRecord]:
+    total = found.layer_seconds
+    return [one for one in found.layers if one.flops and one.nbytes and one.seconds >= SHOWN * total]
 
 
 class _Scale:
     """Both axes: powers of ten around all dots and the corners of the roofs."""
 
-    def __init__(self, dots: Sequence[LayerProfile], roofs: Sequence[Roofline]) -> None:
-        corners = [_peak(roof) / roof.bandwidth for roof in roofs]
-        xs = [*(one.intensity for one in dots), *(c for c in corners if math.isfinite(c))] or [1.0]
-        ys = [
-            *(one.flops / one.seconds for one in dots),
-            *(_peak(roof) for roof in roofs if math.isfinite(_peak(roof))),
-        ] or [1.0]
+    def __init__(self, dots: Sequence[LayerRecord], roofs: Sequence[RoofLines]) -> None:
+        corners = [roof.peak / roof.bandwidth for roof in roofs if roof.peak and roof.bandwidth]
+        xs = [*(one.intensity for one in dots), *corners] or [1.0]
+        ys = [*(one.rate for one in dots), *(peak for roof in roofs for peak in roof.peaks.values())] or [1.0]
         self.x0, self.x1 = math.floor(math.log10(min(xs) / 1.3)), math.ceil(math.log10(max(xs) * 3))
         self.y0, self.y1 = math.floor(math.log10(min(ys) / 1.3)), math.ceil(math.log10(max(ys) * 1.3))
 
@@ -71,12 +71,6 @@ class _Scale:
 
     def y(self, rate: float) -> float:
         return HEIGHT - BOTTOM - (math.log10(rate) - self.y0) / (self.y1 - self.y0) * (HEIGHT - TOP - BOTTOM)
-
-
-def _peak(roof: Roofline) -> float:
-    """Operations a second in float32, read from what the roof answers for work without bytes."""
-    seconds = roof.seconds(1e12, 0.0)
-    return 1e12 / seconds if seconds else math.inf
 
 
 def _grid(scale: _Scale) -> Iterator[str]:
@@ -93,28 +87,64 @@ def _grid(scale: _Scale) -> Iterator[str]:
     yield f'<text transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">FLOP/s</text>'
 
 
-def _roof(scale: _Scale, roof: Roofline, colour: str, name: str, number: int) -> Iterator[str]:
-    peak = _peak(roof)
-    if not math.isfinite(peak):
+def _roof(scale: _Scale, roof: RoofLines, colour: str, name: str) -> Iterator[str]:
+    """The slope with its bandwidth, and a flat line for each width of numbers, the widest solid."""
+    if not roof.peak or not roof.bandwidth:
         return
     low, high = 10.0**scale.x0, 10.0**scale.x1
     start = max(low, 10.0**scale.y0 / roof.bandwidth)
-    points = [(start, start * roof.bandwidth), (peak / roof.bandwidth, peak), (high, peak)]
-    line = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in points if low <= x <= high)
-    yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-    label = f"{escape(name)}: {amount(peak)}FLOP/s, {amount(roof.bandwidth)}B/s"
-    yield f'<text x="{WIDTH - RIGHT - 4}" y="{scale.y(peak) - 6:.1f}" text-anchor="end" class="halo" style="fill:{colour}">{label}</text>'
+    for number, (width, peak) in enumerate(roof.peaks.items()):
+        corner = peak / roof.bandwidth
+        before = start if number == 0 else roof.peak / roof.bandwidth
+        points = [(before, before * roof.bandwidth), (corner, peak), (high, peak)]
+        line = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in points if low <= x <= high)
+        look = ' stroke-width="1.6"' if number == 0 else ' stroke-width="1.2" stroke-dasharray="5 4" opacity=".7"'
+        yield f'<polyline points="{line}" fill="none" stroke="{colour}"{look}/>'
+        label = f"{escape(name)}, {amount(peak)}FLOP/s" if number == 0 else f"{amount(peak)}FLOP/s in {width}"
+        yield f'<text x="{WIDTH - RIGHT - 4}" y="{scale.y(peak) - 6:.1f}" text-anchor="end" class="halo" style="fill:{colour}">{label}</text>'
+    yield from _slope_label(scale, roof, start, colour)
 
 
-def _marks(scale: _Scale, dots: Sequence[LayerProfile], found: ProgramProfile, colour: str, name: str) -> Iterator[str]:
+def _are_close(one: RoofLines, other: RoofLines) -> bool:
+    """Whether two roofs are the same machine's, measured twice."""
+    return bool(one.peak and other.peak and abs(math.log(one.peak / other.peak)) < 0.1)
+
+
+def _key(number: int, name: str, colour: str) -> str:
+    y = TOP + 14 + 18 * number
+    return f'<circle cx="{LEFT + 14}" cy="{y - 4}" r="5" fill="{colour}" fill-opacity=".55" stroke="{colour}"/><text class="halo" x="{LEFT + 26}" y="{y}">{escape(name)}</text>'
+
+
+def _slope_label(scale: _Scale, roof: RoofLines, start: float, colour: str) -> Iterator[str]:
+    """The bandwidth, written along the slope."""
+    assert roof.peak is not None
+    assert roof.bandwidth is not None
+    x0, y0 = scale.x(start), scale.y(start * roof.bandwidth)
+    x1, y1 = scale.x(roof.peak / roof.bandwidth), scale.y(roof.peak)
+    if x1 - x0 < 40:  # no room
+        return
+    angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    x, y = x0 + 0.3 * (x1 - x0), y0 + 0.3 * (y1 - y0)
+    turned = f"translate({x:.1f} {y:.1f}) rotate({angle:.1f}) translate(0 -6)"
+    yield f'<text transform="{turned}" text-anchor="middle" class="halo" style="fill:{colour}">{amount(roof.bandwidth)}B/s</text>'
+
+
+def _marks(
+    scale: _Scale,
+    dots: Sequence[LayerRecord],
+    found: ProfileRecord,
+    colour: str,
+    name: str,
+    placed: list[tuple[float, float]],
+) -> Iterator[str]:
     most = max((one.seconds for one in dots), default=1.0)
-    placed: list[tuple[float, float]] = []
+    named = 0
     for one in sorted(dots, key=lambda one: -one.seconds):
-        rate = one.flops / one.seconds
+        rate = one.rate
         radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(one.seconds / most)
         x, y = scale.x(one.intensity), scale.y(rate)
         title = (
-            f"{one.label} {one.kind}: {duration(one.seconds)} ({one.seconds / found.total.seconds:.1%}), {amount(rate)}FLOP/s, "
+            f"{one.label} {one.kind}: {duration(one.seconds)} ({one.seconds / found.layer_seconds:.1%}), {amount(rate)}FLOP/s, "
             f"{one.intensity:.1f} FLOP/B, {one.roof:.0%} of the roof"
         )
         yield (
@@ -122,7 +152,8 @@ def _marks(scale: _Scale, dots: Sequence[LayerProfile], found: ProgramProfile, c
             f'data-layer="{escape(one.label)}" data-series="{escape(name)}"><title>{escape(title)}</title></circle>'
         )
         free = all(abs(x - px) > 90 or abs(y - py) > 14 for px, py in placed)
-        if len(placed) < NAMED and free:
+        if named < NAMED and free:
+            named += 1
             placed.append((x, y))
             side = ("end", -radius - 4) if x > WIDTH - 160 else ("start", radius + 4)
             yield f'<text class="halo" x="{x + side[1]:.1f}" y="{y + 4:.1f}" text-anchor="{side[0]}">{escape(one.label)}</text>'

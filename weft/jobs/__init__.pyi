@@ -3,6 +3,8 @@
 from .datasets import submit_dataset as submit_dataset
 from .events import Event as Event
 from .events import replay as replay
+from .profile_job import named_subject as named_subject
+from .profile_job import submit_profile as submit_profile
 from .queue import JobQueue as JobQueue
 from .record import JobRecord as JobRecord
 from .runner import Runner as Runner

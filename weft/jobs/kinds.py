@@ -18,6 +18,7 @@ EXPORT = "export"
 EMBEDDING = "embedding"
 PREDICT = "predict"
 COMPRESS = "compress"
+PROFILE = "profile"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -33,6 +34,7 @@ KINDS = {
     EMBEDDING: ("weft.jobs.embedding", "embed_run"),
     PREDICT: ("weft.jobs.predictions", "predict_job"),
     COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
+    PROFILE: ("weft.jobs.profile_job", "profile_job"),
 }
 
 

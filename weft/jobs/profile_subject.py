@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
-from .networks import built, full_name, side
-from .run_predictor import predictor_of_run
+from .networks import VECTORS, built, full_name, side, vector
+from .run_predictor import Deployed, predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
 SIDE, CLASSES, VOCABULARY, LENGTH = 28, 10, 65, 128  # where neither the network nor the user says
@@ -103,6 +104,10 @@ def _images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
     return (np.random.default_rng(0).random((batch, *shape), np.float32),)
 
 
+def _stored_images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
+    return (np.random.default_rng(0).integers(0, 256, (batch, *shape)).astype(np.uint8),)
+
+
 def _of_image_network(
     name: str, size: tuple[int, int] | None, channels: int | None, classes: int | None, precision: str
 ) -> ProfileSubject:
@@ -114,6 +119,8 @@ def _of_image_network(
     shape = (channels or own[0], height, width)
     outputs = classes or facts.classes or CLASSES
     make = partial(built, name, outputs, shape[0], (height, width))
+    if name in VECTORS and {"inputs", "sizes"} & known.keys():  # made for a number of inputs: images are flattened
+        make = partial(vector, name, prod(shape), outputs)
 
     def labels(batch: int) -> np.ndarray:
         rest = (height, width) if facts.task == "segmentation" else ()
@@ -195,4 +202,7 @@ def _of_run(name: str, precision: str, length: int | None) -> ProfileSubject:
         )
     classes = len(found.classes)
     labels = (lambda batch: np.random.default_rng(1).integers(0, classes, batch)) if classes else None
-    return ProfileSubject(folder.name, lambda: found.model, partial(_images, found.shape), labels, precision)
+    # With its preprocessing, as a run is used: that resizes stored images to what the network takes.
+    model = found.model if found.prepare is None else Deployed(found.model, found.prepare, found.task == "classify")
+    inputs = _stored_images if found.reads_images else _images
+    return ProfileSubject(folder.name, lambda: model, partial(inputs, found.shape), labels, precision)

@@ -14,6 +14,7 @@ from . import (
     explain,
     jobs,
     predictions,
+    profiles,
     queue,
     run_actions,
     run_results,
@@ -26,7 +27,7 @@ from . import (
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, explain, runs, compare, predictions, classify, text, events, uploads, doctor,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, compare, predictions, classify, text, events, uploads, doctor,
     datasets, designs,
     search, account, admin,
 )  # fmt: skip

@@ -27,7 +27,7 @@ from ..library.designs import (
 )
 from ..ui.context import Studio
 from ..ui.formats import short
-from ..ui.fragment import Fragment
+from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
 from ..ui.network_editor import NetworkEditor
 from ..ui.rendering import render
@@ -88,6 +88,8 @@ class DesignPage:
         with frame(
             studio, name, "networks", live_header=(f"design {name} {version} {origin}", lambda snapshot: header)
         ):
+            if version:
+                network_tabs(studio, name)
             with ui.element("section").classes("card").props('aria-label="Facts" aria-live="polite"'):
                 self.facts = Fragment(self._facts_html())
             with ui.element("div").classes("cols design sect"):
@@ -136,6 +138,13 @@ class DesignPage:
 
     def _layers_html(self) -> str:
         return layers_html(self.valid, self.batch)
+
+
+def network_tabs(studio: Studio, name: str, tab: str = "") -> None:
+    """The parts of the page of a network."""
+    tabs = [("", "Definition", None), ("profile", "Profile", None)]
+    address = f"{studio.config.prefix}/networks/{name}"
+    fragment("tabs.html", classes="ntabs", tabs=tabs, tab=tab, label="Parts of the network", address=address)
 
 
 def costs_html(check: DesignCheck, batch: int) -> str:

@@ -12,12 +12,15 @@ from ...jobs.network_store import ImportedNetwork, NetworkStore
 from ...zoo.catalogue import FACTS
 from ...zoo.definition import profile_svg
 from ..library.designs import USUAL_BATCH, DesignCheck, check_design, picture_of, why_not_text, zoo_text
+from ..library.feed import Snapshot
 from ..library.networks import NetworkRow, cost_chart, network_rows, tasks, zoo_abouts
+from ..library.profiles import profiled_network
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
-from .design import DesignPage, costs_html, layers_html
+from .design import DesignPage, costs_html, layers_html, network_tabs
+from .profile_tab import ProfileTab, profile_button
 
 LARGEST_MACS = 12  # the slider's last step: no limit
 
@@ -42,13 +45,13 @@ def add(studio: Studio) -> None:
             fragment("network_import.html", base=base, python_models=studio.config.python_models)
 
     @ui.page("/networks/{name}")
-    async def network(name: str) -> None:
+    async def network(name: str, tab: str = "") -> None:
         store = NetworkStore(studio.config.runs)
-        if name in store.names():
+        if tab == "profile":
+            await _profile_page(studio, store, name)
+        elif name in store.names():
             DesignPage(studio, name, store.text(name), version=len(store.versions(name)))
-            return
-        imported = next((one for one in store.imported() if one.name == name), None)
-        if imported is not None:
+        elif (imported := _imported(store, name)) is not None:
             _imported_page(studio, store, imported)
         elif name in FACTS:
             text = await asyncio.to_thread(zoo_text, name)
@@ -56,6 +59,31 @@ def add(studio: Studio) -> None:
             _zoo_page(studio, name, text, check)
         else:
             raise HTTPException(404, f"There is no network {name}.")
+
+
+def _imported(store: NetworkStore, name: str) -> ImportedNetwork | None:
+    return next((one for one in store.imported() if one.name == name), None)
+
+
+async def _profile_page(studio: Studio, store: NetworkStore, name: str) -> None:
+    """The tab Profile of any network."""
+    imported = _imported(store, name)
+    if name not in store.names() and imported is None and name not in FACTS:
+        raise HTTPException(404, f"There is no network {name}.")
+    kind = "Zoo" if name in FACTS else "Imported" if imported is not None else "Yours"
+    about = zoo_abouts().get(name, "") if imported is None else imported.file
+    thing = profiled_network(studio.config.runs, name)
+    train = f"weights={name}" if imported is not None else f"model={name}"
+
+    def header(snapshot: Snapshot) -> str:
+        values = {"name": name, "kind": kind, "about": about, "can_start": imported is None, "train": train}
+        return render("network_header.html", **values, measure=profile_button(studio, thing), base=studio.config.prefix)
+
+    await asyncio.to_thread(studio.profiles.of, thing)  # they are read away from the event loop, and then known
+    with frame(studio, name, "networks", live_header=(f"network profile {name}", header)):
+        shown = ProfileTab(studio, thing, list)
+        network_tabs(studio, name, "profile")
+        shown.fill()
 
 
 def _header(studio: Studio, name: str, kind: str, about: str, can_start: bool, train: str) -> tuple[str, Any]:
@@ -66,6 +94,7 @@ def _header(studio: Studio, name: str, kind: str, about: str, can_start: bool, t
         about=about,
         can_start=can_start,
         train=train,
+        measure=None,
         base=studio.config.prefix,
     )
     return f"network {name}", lambda snapshot: html
@@ -75,6 +104,7 @@ def _zoo_page(studio: Studio, name: str, text: str | None, check: DesignCheck | 
     """Definition beside its picture; then the layers."""
     header = _header(studio, name, "Zoo", zoo_abouts().get(name, ""), text is not None, f"model={name}")
     with frame(studio, name, "networks", live_header=header):
+        network_tabs(studio, name)
         if check is None or check.plan is None:
             with ui.element("section").classes("card").props('aria-label="Definition"'):
                 fragment("network_text.html", text=None, input=(), why=why_not_text(name))
@@ -101,11 +131,11 @@ def _picture(check: DesignCheck, detailed: bool) -> str:
 def _imported_page(studio: Studio, store: NetworkStore, one: ImportedNetwork) -> None:
     train = f"weights={one.name}" + (f"&model={one.network}" if one.network else "")
     header = _header(studio, one.name, "Imported", f"{one.file}", False, train)
-    with (
-        frame(studio, one.name, "networks", live_header=header),
-        ui.element("section").classes("card").props('aria-label="Facts"'),
-    ):
-        fragment("network_imported.html", one=one, base=studio.config.prefix, path=store.import_path(one.name))
+    with frame(studio, one.name, "networks", live_header=header):
+        if one.is_runnable:
+            network_tabs(studio, one.name)
+        with ui.element("section").classes("card").props('aria-label="Facts"'):
+            fragment("network_imported.html", one=one, base=studio.config.prefix, path=store.import_path(one.name))
 
 
 class NetworkTable:

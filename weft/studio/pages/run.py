@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import HTTPException
 from nicegui import ui
@@ -12,11 +13,13 @@ from nicegui import ui
 from ...jobs.compression_state import is_compression
 from ..library.activity import Activity
 from ..library.feed import Snapshot
+from ..library.profiles import profiled_run
 from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
+from .profile_tab import profile_button
 from .run_charts import overview
 from .run_checkpoints import checkpoint_count, checkpoints_tab
 from .run_compress import compress_tab
@@ -26,6 +29,7 @@ from .run_files import files, settings_tab
 from .run_layers import layers
 from .run_log import history, log
 from .run_predictions import predictions
+from .run_profile import run_profile
 from .run_resources import resources
 from .run_tiles import metric_tiles
 
@@ -36,9 +40,10 @@ class RunTab:
 
     key: str
     title: str
-    show: Callable[[Studio, RunRow], Awaitable[None] | None]
+    show: Callable[[Studio, RunRow], Any]  # may be a coroutine
     count: Callable[[RunRow], int | None] = lambda row: None
     has_progress: bool = True  # whether progress and metrics are above the tabs
+    has_own_head: bool = False  # whether `show` first adds what is above the tabs, and returns what fills the tab
 
 
 TABS = (
@@ -48,6 +53,7 @@ TABS = (
     RunTab("layers", "Layers", layers, has_progress=False),
     RunTab("embedding", "Embedding", embedding, has_progress=False),
     RunTab("resources", "Resources", resources),
+    RunTab("profile", "Profile", run_profile, has_progress=False, has_own_head=True),
     RunTab("compress", "Compress", compress_tab, has_progress=False),
     RunTab("checkpoints", "Checkpoints", checkpoints_tab, checkpoint_count),
     RunTab("files", "Files and export", files),
@@ -67,16 +73,17 @@ def add(studio: Studio) -> None:
             raise HTTPException(404, f"There is no run {run}.")
         shown = next((one for one in TABS if one.key == tab), TABS[0])
         base = studio.config.prefix
-        header = (f"header {run}", lambda snapshot: _header(studio, snapshot, run))
+        header = (f"header {run} {shown.key}", lambda snapshot: _header(studio, snapshot, run, shown.key))
         with frame(studio, row.name, "runs", live_header=header):
             run_assets(base)
             ui.html(render("run_dialogs.html", row=row, base=base), sanitize=False)
             if shown.has_progress:
                 progress = lambda snapshot: _progress(studio, snapshot, run)  # noqa: E731
                 studio.live.add(f"progress {run}", progress, "section", "card").props('aria-label="Progress"')
+            head = await shown.show(studio, row) if shown.has_own_head else None
             tabs = [(one.key, one.title, one.count(row)) for one in TABS]
             fragment("tabs.html", tabs=tabs, tab=shown.key, label="Parts of the run", address=f"{base}/runs/{run}")
-            made = shown.show(studio, row)
+            made = head() if head is not None else shown.show(studio, row)
             if made is not None:
                 await made
 
@@ -91,7 +98,7 @@ def _activity(snapshot: Snapshot, run: str) -> Activity | None:
     return next((one for one in snapshot.activities if one.run == run), None)
 
 
-def _header(studio: Studio, snapshot: Snapshot, run: str) -> str:
+def _header(studio: Studio, snapshot: Snapshot, run: str, tab: str = "") -> str:
     row, active = studio.index.get(run), _activity(snapshot, run)
     if row is None:
         return render("page_header.html", title=run, base=studio.config.prefix)
@@ -99,7 +106,7 @@ def _header(studio: Studio, snapshot: Snapshot, run: str) -> str:
     return render(
         "run_header.html", row=row, compressing=compressing, compressed=is_compression(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
         has_report=(row.folder / "report.html").exists(), has_weights=(row.folder / "weights" / "best.safetensors").exists(),
-        base=studio.config.prefix,
+        base=studio.config.prefix, measure=profile_button(studio, profiled_run(row)) if tab == "profile" else None,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from ..library.explained import ExplainedNetworks
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.previews import TrainingPreviews
+from ..library.profiles import Profiles
 from ..library.runs import RunIndex
 from ..library.storage import DiskStorage
 from ..paths import AllowedPaths
@@ -42,3 +43,4 @@ class Studio:
     compressions: Compressions
     explained: ExplainedNetworks = field(default_factory=ExplainedNetworks)
     embeddings: EmbeddingMaps = field(default_factory=EmbeddingMaps)
+    profiles: Profiles = field(default_factory=Profiles)

@@ -69,6 +69,7 @@ def _environment() -> Environment:
     )
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    made.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     made.filters["metric_cell"] = lambda value: formats.metric_value("recall", value)
     made.globals |= {"spark_path": spark_path, "base": ""}
     return made

@@ -1,0 +1,252 @@
+"""The tab Profile of runs and networks and its REST routes: what is shown of stored profiles, comparisons, jobs, and what a browser does with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from weft.insight.profile_record import CallTimes, LayerRecord, MemoryRecord, MemoryStep, Offender, ProfileRecord
+from weft.insight.roof_lines import RoofLines
+from weft.jobs.kinds import PROFILE
+from weft.jobs.profile_store import StoredProfile, network_profiles, run_profiles, stored_profiles
+from weft.studio.library.profile_choice import Compared, ProfileChoice, Shelf
+from weft.studio.library.profiles import ProfiledThing
+from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
+PATH = "/api/v1/runs/classify/base/profiles"
+MORE_BATCH = "A larger batch reuses the weights that it reads."
+
+
+def layer(label: str, ms: float, roof: float = 0.5, bound: str = "compute") -> LayerRecord:
+    seconds = ms / 1e3
+    return LayerRecord(label, "Conv2d", seconds, 1e6, 1e5, roof * seconds, 1e-6 * ms, 4096, bound, "float32", {"forward": seconds}, 1)  # fmt: skip
+
+
+def record(
+    device: str = "cpu", batch: int = 1, made: float = 1.0, scale: float = 1.0, what: str = "infer"
+) -> ProfileRecord:
+    layers = (layer("conv1", 2 * scale, 0.3), layer("conv2", 1 * scale, 0.9), layer("fc", 1 * scale, 0.1, "memory"))
+    worst = tuple(
+        Offender(f"kernel of {one.label}", one.label, one.seconds, one.seconds - one.least, one.roof, one.bound, MORE_BATCH, "net.py:1")
+        for one in layers
+    )  # fmt: skip
+    memory = MemoryRecord(
+        1_000_000, 3136, 40, (MemoryStep("conv1", 0.0, 2e-3, 50_000, 10_000), MemoryStep("fc", 2e-3, 2e-3, 9_000, 0))
+    )
+    return ProfileRecord(
+        "base", what, batch, device, "2 threads", made, "0.1.0", CallTimes(4e-3 * scale, 5e-3, 6e-3 * scale, 0.02, 200, 20), 4e-3 * scale, 0.01,
+        RoofLines(2e10, {"32 bits": 4e10}), "40 GFLOP/s", 5e-6, False, 45, layers, worst, memory,
+    )  # fmt: skip
+
+
+def store(folder: Path, id: str, found: ProfileRecord) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{id}.json").write_text(found.to_json())
+    (folder / f"{id}.trace.json").write_text('{"traceEvents": []}')
+
+
+def compressed_from(root: Path, source: Path) -> Path:
+    made = make_run(root, "base-small-1", [0.9])
+    settings = {"method": "prune,share,rans", "target": None, "density": [0.3], "tolerance": 1.0}
+    state = {"settings": settings, "source": str(source.resolve()), "points": [], "done": True}
+    (made / "compression.json").write_text(json.dumps(state))
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with profiles on the CPU and a GPU, its compression that is twice as fast, and one that was never trained."""
+    root = tmp_path_factory.mktemp("profile") / "runs"
+    base = make_run(root, "base", [0.9, 0.98])
+    (base / "weights").mkdir()
+    (base / "weights" / "best.safetensors").write_bytes(b"weights")
+    store(run_profiles(base), "20261101-100000-cuda0-b1-infer", record("cuda:0", made=1.0, scale=0.1))
+    store(run_profiles(base), "20261101-110000-cpu-b1-infer", record(made=2.0))
+    store(run_profiles(compressed_from(root, base)), "20261101-120000-cpu-b1-infer", record(made=3.0, scale=0.5))
+    make_run(root, "young", [], ended=False)
+    old = network_profiles(root, "lenet5")
+    old.mkdir(parents=True)
+    (old / "20251101-100000-cpu-b1-infer.json").write_text('{"format": 0, "weft": "0.0.1"}')
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[LocalStudio]:
+    with served_studio(runs) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_figures_say_what_changed_and_what_is_modelled():
+    rate, p50, p99, energy, near = figures(Compared(record(scale=0.5), record()))
+    assert (rate.number, rate.unit, rate.context, rate.tone) == ("500", "on CPU", "250 before, 2 times as fast", "up")
+    assert (p50.number, p50.context) == ("2.00", "4.00 ms before")
+    assert p99.context == "6.00 ms before"
+    assert energy.title == "Inferences/J, modelled"
+    assert (near.number, near.context) == ("25", "25 % before")
+    assert figures(Compared(replace(record(), energy_measured=True)))[3].title == "Inferences/J"
+    assert figures(Compared(record(what="train")))[0].title == "Samples/s"
+
+
+def test_layers_are_matched_by_name_and_sorted():
+    after = record(scale=0.5)
+    pair = Compared(replace(after, layers=(*after.layers[:2], layer("quantize", 3))), record())
+    rows = layer_rows(pair)
+    assert [row.label for row in rows] == ["quantize", "conv1", "conv2", "fc"]
+    assert [(row.before is None, row.after is None) for row in rows] == [(True, False), (False, False), (False, False), (False, True)]  # fmt: skip
+    assert [row.label for row in layer_rows(pair, "layer", False)] == ["conv1", "conv2", "fc", "quantize"]
+    assert [step for _, step, _ in costs(record(), "seconds")] == [6, 3, 3]
+
+
+def test_blocks_are_the_sums_of_their_layers():
+    parts = [layer("layers.3.body.layers.0", 2), layer("layers.3.shortcut", 1, bound="memory"), layer("layers.4", 1)]
+    found = replace(record(), layers=tuple(parts)).in_blocks()
+    assert [(one.label, one.kind, round(1e3 * one.seconds, 6), one.bound) for one in found.layers] == [
+        ("layers.3", "2 layers", 3.0, "compute"),
+        ("layers.4", "Conv2d", 1.0, "compute"),
+    ]
+    assert found.layer_seconds == pytest.approx(4e-3)
+
+
+def test_layers_with_one_remedy_are_one_advice_and_offer_a_larger_batch():
+    first, second, last = advice(record())
+    assert first.title == "conv1 and conv2 reach 30 to 90 % of the roof"
+    assert first.measure == {"device": "cpu", "batch": 8, "what": "infer"}
+    assert second.title == "fc waits for memory"
+    assert "Up to 0.900 ms of 4.00 ms" in second.text
+    assert last.is_good
+    shaky = replace(record(), times=CallTimes(4e-3, 5e-3, 6e-3, 0.4, 200, 20))
+    assert advice(shaky)[-1].title == "Other work disturbed the measurement"
+
+
+def test_the_choice_follows_devices_and_knows_what_is_before_and_after():
+    def shelf(is_later: bool | None, *found: ProfileRecord) -> Shelf:
+        thing = ProfiledThing("x", Path("/x"), "/x", {})
+        return Shelf(
+            thing, [StoredProfile(f"p{i}", Path("/x"), one.made, one) for i, one in enumerate(found)], is_later
+        )
+
+    choice = ProfileChoice([shelf(None, record(made=3), record("cuda:0", made=2), record(made=1, batch=8)), shelf(True, record(made=0, scale=0.5))])  # fmt: skip
+    assert choice.known("device") == ["cuda:0", "cpu"]
+    choice.set_device("cuda:0")
+    assert [pair.after.device for pair in choice.pairs] == ["cuda:0"]
+    choice.set_device("both")
+    assert [pair.after.device for pair in choice.pairs] == ["cuda:0", "cpu"]
+    choice.set_device("cpu")
+    choice.compare_with("1:")
+    assert choice.pair.after.latency == pytest.approx(2e-3), "a compression is after, though it was measured before"
+    choice.set_device("both")
+    assert [pair.before is None for pair in choice.pairs] == [False, True], (
+        "the compression was not measured on the GPU"
+    )
+    choice.set_device("cpu")
+    choice.compare_with("0:p2")
+    assert (choice.pair.before.made, choice.pair.after.made) == (1, 3)
+    choice.set("batch", 8)
+    assert choice.record.batch == 8
+    choice.compare_with("1:")
+    assert choice.unmeasured is choice.shelves[1].thing, "it was measured with another batch only"
+    choice.update([shelf(None), *choice.shelves[1:]])
+    assert choice.pair is None
+    spec = roofline_spec([Compared(record(), record())], "fc")
+    assert [len(spec["series"][0][when]) for when in ("before", "after")] == [3, 3]
+
+
+# --- REST -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_profiles_are_listed_read_and_deleted(server: LocalStudio, runs: Path):
+    status, found = server.request("GET", PATH)
+    assert status == 200
+    assert [one["device"] for one in found["profiles"]] == ["cpu", "cuda:0"]
+    assert found["profiles"][0]["per_second"] == pytest.approx(250)
+    id = found["profiles"][1]["id"]
+    status, one = server.request("GET", f"{PATH}/{id}")
+    assert (status, one["device"], len(one["layers"])) == (200, "cuda:0", 3)
+    assert server.request("GET", f"{PATH}/{id}/trace") == (200, {"traceEvents": []})
+    status, page = server.request("GET", f"{PATH}/{id}/report")
+    assert status == 200
+    assert b"Memory through one call" in page
+    assert server.request("GET", f"{PATH}/20200101-000000-cpu-b1-infer")[0] == 404
+    assert server.request("GET", "/api/v1/networks/nothing/profiles")[0] == 404
+    folder = run_profiles(runs / "classify" / "base")
+    store(folder, "20261101-090000-cpu-b4-infer", record(batch=4))
+    assert server.request("DELETE", f"{PATH}/20261101-090000-cpu-b4-infer")[0] == 200
+    assert len(stored_profiles(folder)) == 2
+
+
+def test_old_profiles_say_so_and_bad_settings_are_refused_at_once(server: LocalStudio):
+    _, found = server.request("GET", "/api/v1/networks/lenet5/profiles")
+    assert "another version of weft (0.0.1)" in found["profiles"][0]["problem"]
+    status, said = server.request("GET", f"/api/v1/networks/lenet5/profiles/{found['profiles'][0]['id']}")
+    assert status == 409
+    assert "Measure again" in said["message"]
+    for path, body, words in (
+        (PATH, {"device": "cuda:9"}, "a device of this machine"),
+        ("/api/v1/runs/classify/young/profiles", {}, "a run with weights"),
+        ("/api/v1/runs/classify/base-small-1/profiles", {"what": "train"}, "no training step"),
+        (PATH, {"speed": 1}, "speed"),
+    ):
+        status, said = server.request("POST", path, body)
+        assert status in (400, 422)
+        assert words in json.dumps(said)
+    assert not server.studio.queue.jobs()
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_the_tab_shows_compares_selects_and_measures(server: LocalStudio, browser: Any):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(server.way_in)
+    page.goto(f"{server.address}/runs/classify/base?tab=profile")
+    page.wait_for_selector(".metric b:has-text('250')")
+    page.wait_for_selector(".pbody canvas")
+    page.select_option(".pwith select", "1:")
+    page.wait_for_selector(".metric em:has-text('250 before, 2 times as fast')")
+    assert page.locator(".players th").first.text_content() == "Layer"
+    page.get_by_role("button", name="conv2 Conv2d").click()
+    page.wait_for_selector(".costs button.on:has-text('conv2')")
+    assert page.locator(".players tr.sel").count() == 1
+    page.locator(".plot").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".costs button.on:not(:has-text('conv2'))")
+    page.get_by_role("button", name="Both").click()
+    page.wait_for_selector(".legend:has-text('GPU 0')")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("button", name="Measure again").click()
+    page.wait_for_selector(".pjob:has-text('To be measured on CPU')")
+    (job,) = server.studio.queue.jobs()
+    assert (job.kind, job.settings["batch"], job.settings["device"]) == (PROFILE, 1, "cpu")
+    job.set("failed", "[profile] the machine was on fire.")
+    page.wait_for_selector(".pjob .problem:has-text('the machine was on fire')")
+    store(run_profiles(server.runs / "classify" / "base"), "20261101-130000-cpu-b1-infer", record(made=9.0, scale=0.25))
+    page.wait_for_selector("text=Measurements3, the newest first")
+    page.goto(f"{server.address}/networks/lenet5?tab=profile")
+    page.wait_for_selector(".pnote:has-text('another version of weft')")
+    page.goto(f"{server.address}/runs/classify/young?tab=profile")
+    page.wait_for_selector("h2:has-text('No weights yet')")
+    assert not problems
+    context.close()

@@ -1,0 +1,58 @@
+"""The time of whole calls, as a caller sees them: from the call to the result in host memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..tensor import Tensor
+from ..tree import flatten
+from .profile_record import CallTimes
+
+WARMUP, CALLS, FEWEST = 20, 200, 5
+LONGEST = 20.0  # seconds of calls, unless their number is given
+TELL = 0.5  # seconds between two reports of progress
+
+
+def call_times(
+    function: Callable[..., Any], args: Sequence[Any], calls: int | None = None, told: Callable[[int, int], None] = lambda done, total: None
+) -> CallTimes:  # fmt: skip
+    """Time calls after some to warm up. Without `calls` it is 200, or fewer if they would take longer than 20 seconds.
+
+    >>> call_times(lambda x: x, (1,), calls=3).calls
+    3
+    """
+    warmup = min(WARMUP, calls or WARMUP)
+    begun = time.perf_counter()
+    done = 0
+    while done < warmup and (done < 2 or time.perf_counter() - begun < LONGEST / 4):
+        _wait(function(*args))
+        done += 1
+    return CallTimes.of(_measured(function, args, calls, told), done)
+
+
+def _measured(
+    function: Callable[..., Any], args: Sequence[Any], calls: int | None, told: Callable[[int, int], None]
+) -> list[float]:
+    found: list[float] = []
+    wanted, begun = calls or CALLS, time.perf_counter()
+    last = begun
+    while len(found) < wanted:
+        now = time.perf_counter()
+        if calls is None and len(found) >= FEWEST and now - begun > LONGEST:
+            break
+        if now - last > TELL:
+            told(len(found), wanted)
+            last = time.perf_counter()
+        start = time.perf_counter()
+        _wait(function(*args))
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _wait(result: Any) -> None:
+    """Until the result is in host memory: a GPU works on after a call has returned."""
+    for leaf in flatten(result)[0]:
+        if isinstance(leaf, Tensor):
+            leaf.numpy()

@@ -1,0 +1,312 @@
+"""A profile as data that outlives the program: what is shown of it later, compared with others, and written to disk as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..version import __version__
+from .layer_profile import KernelProfile, LayerProfile
+from .profile import ProgramProfile
+from .roof_lines import RoofLines, roof_lines
+
+FORMAT = 1
+NEAR = 0.7  # of the roof
+WORST = 10
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """Seconds of whole calls, as a caller sees them. `spread`: the middle half of the calls, as a share of the median."""
+
+    p50: float
+    p95: float
+    p99: float
+    spread: float
+    calls: int
+    warmup: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], warmup: int) -> CallTimes:
+        """
+        >>> CallTimes.of([0.1, 0.2, 0.3], 1).p50
+        0.2
+        """
+        low, p50, high, p95, p99 = (float(v) for v in np.percentile(seconds, (25, 50, 75, 95, 99)))
+        return cls(p50, p95, p99, (high - low) / p50, len(seconds), warmup)
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """A layer with all of its phases."""
+
+    label: str
+    kind: str
+    seconds: float
+    flops: float
+    nbytes: float
+    least: float  # seconds at the roof
+    joules: float
+    live: int
+    bound: str
+    format: str
+    phases: Mapping[str, float]  # seconds of each phase
+    kernels: int
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Operations a second."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
+    @property
+    def roof(self) -> float:
+        return self.least / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Offender:
+    """A kernel that loses time against the roof, and what would help."""
+
+    name: str
+    layer: str
+    seconds: float
+    lost: float
+    roof: float
+    bound: str
+    advice: str
+    source: str
+
+
+@dataclass(frozen=True)
+class MemoryStep:
+    """What is in memory while one kernel runs, beside weights: bytes."""
+
+    layer: str
+    begin: float
+    seconds: float
+    activations: int
+    workspace: int
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """Memory through one call. `weights` are all inputs that stay: parameters, statistics, packed operands."""
+
+    weights: int
+    inputs: int
+    results: int
+    steps: tuple[MemoryStep, ...]
+
+    @property
+    def peak(self) -> int:
+        return self.weights + max((step.activations + step.workspace for step in self.steps), default=0)
+
+
+@dataclass(frozen=True)
+class ProfileRecord:
+    """See the head of this file. Times are measured; `joules` are modelled unless `energy_measured`."""
+
+    subject: str
+    what: str  # infer or train
+    batch: int
+    device: str
+    where: str
+    made: float  # seconds since 1970
+    weft: str
+    times: CallTimes | None  # None: whole calls were not timed
+    seconds: float  # of a call, by the program's own clock
+    overhead: float | None
+    roof: RoofLines
+    roof_text: str
+    joules: float
+    energy_measured: bool
+    node_nm: float
+    layers: tuple[LayerRecord, ...]
+    worst: tuple[Offender, ...]
+    memory: MemoryRecord
+
+    @property
+    def latency(self) -> float:
+        """Seconds of a call: the median."""
+        return self.times.p50 if self.times is not None else self.seconds
+
+    @property
+    def per_second(self) -> float:
+        """Examples a second: inferences, or samples of a training."""
+        return self.batch / self.latency if self.latency else 0.0
+
+    @property
+    def per_joule(self) -> float:
+        return self.batch / self.joules if self.joules else 0.0
+
+    @property
+    def layer_seconds(self) -> float:
+        return sum(one.seconds for one in self.layers)
+
+    @property
+    def near_roof(self) -> float:
+        """The share of time in layers that are above 70 % of the roof."""
+        near = sum(one.seconds for one in self.layers if one.roof >= NEAR)
+        return near / self.layer_seconds if self.layers else 0.0
+
+    def in_blocks(self) -> ProfileRecord:
+        """The same with the parts of each block of the network as one layer: `layers.3.body.layers.0` counts for `layers.3`."""
+        counts = Counter(block_of(one.label) for one in self.layers)
+        alone = [one for one in self.layers if counts[block_of(one.label)] == 1]
+        renamed = [
+            replace(
+                one,
+                label=block_of(one.label),
+                kind=one.kind if one in alone else f"{counts[block_of(one.label)]} layers",
+            )
+            for one in self.layers
+        ]
+        worst = tuple(replace(one, layer=block_of(one.layer)) for one in self.worst)
+        steps = tuple(replace(one, layer=block_of(one.layer)) for one in self.memory.steps)
+        return replace(self, layers=_merged(renamed), worst=worst, memory=replace(self.memory, steps=steps))
+
+    def layer(self, label: str | None) -> LayerRecord | None:
+        return next((one for one in self.layers if one.label == label), None)
+
+    def to_json(self) -> str:
+        """The text of a file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures on top."""
+        return {
+            "subject": self.subject, "what": self.what, "batch": self.batch, "device": self.device, "where": self.where, "made": self.made,
+            "per_second": self.per_second, "p50": self.latency, "p99": self.times.p99 if self.times else None, "per_joule": self.per_joule,
+            "energy_measured": self.energy_measured, "near_roof": self.near_roof, "peak_bytes": self.memory.peak,
+        }  # fmt: skip
+
+
+def block_of(label: str) -> str:
+    """The block of the network that a layer belongs to.
+
+    >>> block_of("layers.3.body.layers.0"), block_of("prepare.layers.0"), block_of("stem.conv"), block_of("outside of layers")
+    ('layers.3', 'prepare', 'stem', 'outside of layers')
+    """
+    first, *rest = label.split(".")
+    return f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+
+
+def profile_record(
+    found: ProgramProfile, subject: str = "program", *, what: str = "infer", batch: int = 1, device: str = "cpu", times: CallTimes | None = None,
+    arguments: int = 0, rename: Callable[[str], str] = str,
+) -> ProfileRecord:  # fmt: skip
+    """What is kept of a profile. `arguments`: the bytes of the arguments of a call; all other inputs of the program are weights.
+
+    `rename` gives layers other labels, such as those that a saved program has.
+    """
+    return ProfileRecord(
+        subject, what, batch, device, found.where, round(time.time(), 3), __version__, times, found.seconds, found.explanation.overhead,
+        roof_lines(found.explanation.roof), str(found.explanation.roof), found.total.joules, False, found.node_nm,
+        _merged(_layer(found, one, rename) for one in found.by_layer), tuple(_offender(found, one, rename) for one in found.worst(WORST) if one.seconds > one.least),
+        _memory(found, arguments, rename),
+    )  # fmt: skip
+
+
+def as_record(found: ProgramProfile | ProfileRecord, name: str) -> ProfileRecord:
+    """What is shown of a profile that was just made, or of one that was kept."""
+    return found if isinstance(found, ProfileRecord) else profile_record(found, name)
+
+
+def record_from_json(text: str, where: str = "profile") -> ProfileRecord:
+    """Read what `to_json` wrote. A file that another version of weft wrote is refused."""
+    try:
+        known = json.loads(text)
+        made_by = known.get("weft", "unknown")
+        if known.pop("format", None) != FORMAT:
+            raise RunError(where, f"this profile was made by another version of weft ({made_by}). Measure again.")
+        return _of_fields(known)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(where, f"this profile is damaged: {error}. Measure again.") from None
+
+
+def _of_fields(known: dict[str, Any]) -> ProfileRecord:
+    names = {field.name for field in fields(ProfileRecord)}
+    if known.keys() != names:
+        raise ValueError(f"{', '.join(sorted(names ^ known.keys()))}: unknown or missing")
+    memory = known["memory"]
+    return ProfileRecord(
+        **{
+            **known,
+            "times": None if known["times"] is None else CallTimes(**known["times"]),
+            "roof": RoofLines(**known["roof"]),
+            "layers": tuple(LayerRecord(**one) for one in known["layers"]),
+            "worst": tuple(Offender(**one) for one in known["worst"]),
+            "memory": MemoryRecord(**{**memory, "steps": tuple(MemoryStep(**one) for one in memory["steps"])}),
+        }
+    )
+
+
+def _layer(found: ProgramProfile, one: LayerProfile, rename: Callable[[str], str]) -> LayerRecord:
+    main = max((found.kernels[number] for number in one.kernels), key=lambda k: k.seconds)
+    same = [o for o in found.layers if (o.path, o.kind, o.root) == (one.path, one.kind, one.root)]
+    phases = {o.phase: o.seconds for o in same if (o.phase == "update") == (one.phase == "update")}
+    return LayerRecord(
+        rename(one.label), one.kind if one.path and one.kind != one.label else "", one.seconds, one.flops, one.nbytes, one.least, one.joules, one.live,
+        found.bound(main).limit, main.format, phases, len(one.kernels),
+    )  # fmt: skip
+
+
+def _merged(layers: Iterable[LayerRecord]) -> tuple[LayerRecord, ...]:
+    """Layers that have one label after renaming are one layer, which is bound by what bounds its longer part."""
+    found: dict[str, LayerRecord] = {}
+    for one in layers:
+        known = found.get(one.label)
+        found[one.label] = one if known is None else _sum(known, one)
+    return tuple(found.values())
+
+
+def _sum(one: LayerRecord, other: LayerRecord) -> LayerRecord:
+    longer = max(one, other, key=lambda layer: layer.seconds)
+    names = ("seconds", "flops", "nbytes", "least", "joules", "kernels")
+    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
+    phases = {name: one.phases.get(name, 0.0) + other.phases.get(name, 0.0) for name in {**one.phases, **other.phases}}
+    return replace(longer, **sums, live=max(one.live, other.live), phases=phases)
+
+
+def _offender(found: ProgramProfile, one: KernelProfile, rename: Callable[[str], str]) -> Offender:
+    bound = found.bound(one)
+    source = one.sources[0] if one.sources else ""
+    return Offender(
+        one.name,
+        rename(_layer_of(one)),
+        one.seconds,
+        one.seconds - one.least,
+        one.roof,
+        bound.limit,
+        bound.advice,
+        source,
+    )
+
+
+def _layer_of(kernel: KernelProfile) -> str:
+    """The layer that a kernel does most for."""
+    scope = max(kernel.layers, key=lambda pair: pair[1])[0]
+    return LayerProfile(scope.path, scope.kind, scope.phase).label
+
+
+def _memory(found: ProgramProfile, arguments: int, rename: Callable[[str], str]) -> MemoryRecord:
+    memory = found.explanation.memory
+    workspaces: dict[int, int] = {}
+    for row in found.explanation.rows:
+        workspaces[row.kernel] = max(workspaces.get(row.kernel, 0), row.workspace)
+    begin, steps = 0.0, []
+    for space, kernel in zip(workspaces.values(), found.kernels, strict=True):
+        steps.append(MemoryStep(rename(_layer_of(kernel)), begin, kernel.seconds, kernel.live, space))
+        begin += kernel.seconds
+    return MemoryRecord(memory.inputs - arguments + memory.kept, arguments, memory.results, tuple(steps))

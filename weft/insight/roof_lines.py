@@ -1,0 +1,36 @@
+"""The roof of a machine as lines of a plot: the slope of its memory, and a flat part for each width of numbers that has its own peak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..runtime.facts import Roofline
+
+WIDTHS = {4: "32 bits", 2: "16 bits", 1: "8 bits"}
+PROBE = 1e12  # operations without bytes: their time tells the peak
+
+
+@dataclass(frozen=True)
+class RoofLines:
+    """Bytes a second, and operations a second by the width of numbers. Without a peak, nothing bounds arithmetic."""
+
+    bandwidth: float | None
+    peaks: Mapping[str, float]
+
+    @property
+    def peak(self) -> float | None:
+        """Of the widest numbers: those of float32."""
+        return next(iter(self.peaks.values()), None)
+
+
+def roof_lines(roof: Roofline) -> RoofLines:
+    """The lines of a roof; widths with the same peak are one line."""
+    found: dict[str, float] = {}
+    for itemsize, name in WIDTHS.items():
+        seconds = roof.seconds(PROBE, 0.0, itemsize=itemsize)
+        peak = PROBE / seconds if seconds else math.inf
+        if math.isfinite(peak) and not any(math.isclose(peak, known, rel_tol=1e-3) for known in found.values()):
+            found[name] = peak
+    return RoofLines(roof.bandwidth if math.isfinite(roof.bandwidth) else None, found)

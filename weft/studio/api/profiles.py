@@ -1,0 +1,137 @@
+"""Profiles of runs and networks: measure one on a device, list them, read one with its trace and its report page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...insight.report_page import report_page
+from ...jobs.network_store import NetworkStore
+from ...jobs.profile_job import submit_profile
+from ...jobs.profile_store import StoredProfile, delete_profile, profile_ids
+from ...zoo.catalogue import FACTS
+from ..library.profiles import ProfiledThing, measurements, profiled_network, profiled_run
+from ..ui.context import Studio
+from .run_results import find_row
+from .submission import submitter
+
+
+class NewProfile(BaseModel):
+    """What to measure; empty settings have their defaults."""
+
+    model_config = ConfigDict(extra="forbid")
+    device: str = Field(default="cpu", description="cpu, cuda, cuda:1, ...")
+    batch: int | None = Field(default=1, ge=1, le=1 << 20, description="examples of a call")
+    what: Literal["infer", "train"] = "infer"
+    repeats: int | None = Field(default=None, ge=1, le=100_000, description="calls that are timed")
+
+
+def router(studio: Studio) -> APIRouter:
+    """The routes about profiles below /runs/{run} and /networks/{name}."""
+    routes = APIRouter(tags=["profiles"])
+
+    def of_run(run: str) -> ProfiledThing:
+        return profiled_run(find_row(studio, run))
+
+    def of_network(name: str) -> ProfiledThing:
+        return profiled_network(studio.config.runs, known_network(studio, name))
+
+    @routes.post("/runs/{run:path}/profiles")
+    def measure_run(run: str, request: Request, wanted: NewProfile | None = None) -> dict[str, Any]:
+        """Measure a run, as a job of the queue. The settings are checked now."""
+        return start(studio, of_run(run), wanted or NewProfile(), submitter(studio, request))
+
+    @routes.post("/networks/{name}/profiles")
+    def measure_network(name: str, request: Request, wanted: NewProfile | None = None) -> dict[str, Any]:
+        """Measure a network with made-up inputs, as a job of the queue."""
+        return start(studio, of_network(name), wanted or NewProfile(), submitter(studio, request))
+
+    @routes.get("/runs/{run:path}/profiles")
+    def profiles_of_run(run: str) -> dict[str, Any]:
+        """The profiles of a run, the newest first, and the jobs that measure it."""
+        return listed(studio, of_run(run))
+
+    @routes.get("/networks/{name}/profiles")
+    def profiles_of_network(name: str) -> dict[str, Any]:
+        """The profiles of a network, the newest first, and the jobs that measure it."""
+        return listed(studio, of_network(name))
+
+    def add_reading(address: str, thing_of: Any, what: str) -> None:
+        """The routes of one profile, the same for runs and networks."""
+
+        @routes.get(f"{address}/profiles/{{id}}", name=f"profile_of_{what}")
+        def read(name: str, id: str) -> dict[str, Any]:
+            """All figures of a profile: layers, kernels that lose time, memory."""
+            found = one(studio, thing_of(name), id)
+            return json.loads(readable(found).to_json())  # type: ignore[no-any-return]
+
+        @routes.get(f"{address}/profiles/{{id}}/trace", name=f"trace_of_{what}")
+        def trace(name: str, id: str) -> FileResponse:
+            """The trace of a profile, for https://ui.perfetto.dev or chrome://tracing."""
+            found = one(studio, thing_of(name), id)
+            if not found.trace.is_file():
+                raise HTTPException(404, f"the trace of {id} is gone")
+            return FileResponse(found.trace, media_type="application/json", filename=f"{id}.trace.json")
+
+        @routes.get(f"{address}/profiles/{{id}}/report", name=f"report_of_{what}")
+        def report(name: str, id: str) -> HTMLResponse:
+            """A page that stands by itself, to send to somebody."""
+            record = readable(one(studio, thing_of(name), id))
+            return HTMLResponse(
+                report_page({record.subject: record}),
+                headers={"Content-Disposition": f'attachment; filename="{id}.html"'},
+            )
+
+        @routes.delete(f"{address}/profiles/{{id}}", name=f"delete_profile_of_{what}")
+        def delete(name: str, id: str) -> dict[str, str]:
+            """Delete a profile and its trace."""
+            delete_profile(one(studio, thing_of(name), id))
+            studio.feed.refresh_soon()
+            return {"message": "The measurement is deleted."}
+
+    add_reading("/runs/{name:path}", of_run, "run")
+    add_reading("/networks/{name}", of_network, "network")
+    return routes
+
+
+def known_network(studio: Studio, name: str) -> str:
+    """The name of a network that there is."""
+    store = NetworkStore(studio.config.runs)
+    if name not in FACTS and name not in store.names() and all(one.name != name for one in store.imported()):
+        raise HTTPException(404, f"there is no network {name}")
+    return name
+
+
+def start(studio: Studio, thing: ProfiledThing, wanted: NewProfile, owner: str) -> dict[str, Any]:
+    given = {name: value for name, value in wanted.model_dump().items() if value is not None}
+    job = submit_profile(studio.queue, thing.of, given, owner)
+    studio.feed.refresh_soon()
+    return {"number": job.number, "message": f"{thing.name} is measured as soon as there is room."}
+
+
+def one(studio: Studio, thing: ProfiledThing, id: str) -> StoredProfile:
+    if id not in profile_ids(thing.folder):
+        raise HTTPException(404, f"there is no profile {id} of {thing.name}")
+    return next(stored for stored in studio.profiles.of(thing) if stored.id == id)
+
+
+def readable(found: StoredProfile) -> Any:
+    if found.record is None:
+        raise HTTPException(409, found.problem)
+    return found.record
+
+
+def listed(studio: Studio, thing: ProfiledThing) -> dict[str, Any]:
+    stored = [
+        {"id": found.id, "problem": found.problem, **(found.record.summary() if found.record else {"made": found.made})}
+        for found in studio.profiles.of(thing)
+    ]
+    jobs = [
+        {"job": found.job, "state": found.state, "why": found.why, "doing": found.doing, "share": found.share}
+        for found in measurements(thing, studio.feed.snapshot)
+    ]
+    return {"profiles": stored, "jobs": jobs}
