@@ -1,5 +1,8 @@
 """The names of `weft.insight`, each imported when it is first used (see weft/lazy.py)."""
 
+from .energy_counters import EnergyReading as EnergyReading
+from .energy_counters import idle_power as idle_power
+from .energy_counters import measured_energy as measured_energy
 from .energy_model import Counts as Counts
 from .energy_model import EnergyEstimate as EnergyEstimate
 from .energy_model import EnergyTable as EnergyTable
@@ -15,3 +18,7 @@ from .machines import published as published
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .table_reader import Figure as Figure
+from .throughput import throughput as throughput
+from .throughput_plot import throughput_svg as throughput_svg
+from .throughput_table import ThroughputRow as ThroughputRow
+from .throughput_table import ThroughputTable as ThroughputTable
