@@ -143,7 +143,7 @@ def test_a_machine_of_the_table_is_recognized_by_its_name(monkeypatch: pytest.Mo
         lambda: "Intel(R) Xeon(R) CPU E5-2698 v3 @ 2.30GHz",
     )
     assert machine_like(find_device("cpu")) is machine("xeon-e5-2698-v3")
-    mine = "machines: {b200: {kind: gpu, peak: {float32: {value: 1e12, source: x}}, memory_bandwidth: {value: 1e12, source: x}}}"
+    mine = "machines: {b200: {kind: gpu, peak: {float32: {value: 1e12, source: a data sheet}}, memory_bandwidth: {value: 1e12, source: a data sheet}}}"
     (tmp_path / "mine.yaml").write_text(mine)
     with knobs.set(machines=str(tmp_path / "mine.yaml")):
         assert machine_like(Gpu("NVIDIA B200")).name == "b200"

@@ -17,6 +17,16 @@ from .machines import machines as machines
 from .machines import published as published
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
+from .projection import Projection as Projection
+from .projection import measured_machine as measured_machine
+from .projection import project as project
+from .regression import LayerChange as LayerChange
+from .regression import RegressionReport as RegressionReport
+from .regression import compare_steps as compare_steps
+from .regression import compare_times as compare_times
+from .side_by_side import MachineRow as MachineRow
+from .side_by_side import machine_text as machine_text
+from .side_by_side import side_by_side as side_by_side
 from .table_reader import Figure as Figure
 from .throughput import throughput as throughput
 from .throughput_plot import throughput_svg as throughput_svg

@@ -22,6 +22,7 @@ from ..precision import LossScale
 from ..saved.program import Program, load
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
+from ..train.forecast import forecast, output_types
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
 from .networks import built, full_name, side
@@ -48,6 +49,8 @@ class ProfileSubject:
         """A compiled function and its arguments: a training step (SGD with momentum), or inference."""
         if self.only_batch is not None and batch != self.only_batch:
             raise UserError("profile", f"{self.title} takes a batch of {self.only_batch} only, got {batch}.")
+        if self.labels is not None:
+            self._check_memory(what)
         model = self.make().eval()
         inputs = tuple(map(asarray, self.inputs(batch)))
         if what == "infer":
@@ -57,6 +60,16 @@ class ProfileSubject:
         model(*map(asarray, self.inputs(1)))  # parameters of unknown sizes are made
         step = training_step(model.train(), self.precision)
         return jit(step, precision=self.precision), (*inputs, asarray(self.labels(batch)))
+
+    def _check_memory(self, what: str) -> None:
+        """An error before anything is allocated if parameters, gradients and moments do not fit."""
+        example = self.inputs(1)[0]
+        foreseen = forecast(
+            self.make,
+            lambda model: output_types(model, nn.Sequential(), example),
+            1.0 if what == "train" else 0.0,  # momentum
+        )
+        foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
 
 
 def training_step(model: nn.Module, precision: str) -> Callable[..., Tensor]:
