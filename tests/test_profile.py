@@ -12,7 +12,6 @@ import weft
 from weft import nn, optim
 from weft.errors import Scope, UserError
 from weft.insight import KernelProfile, ProgramProfile, machine, measured_machine, profile, project, side_by_side
-from weft.insight.layer_profile import one_network
 from weft.insight.projection import parse_machines
 from weft.insight.side_by_side import check_machines, machine_text
 from weft.insight.trace_events import save_trace
@@ -97,20 +96,6 @@ def test_the_trace_keeps_the_rules_of_its_format(trained: ProgramProfile, tmp_pa
         spans.sort()
         for (_, end), (begin, _) in pairwise(spans):
             assert begin >= end - 0.01, "events of a row must not overlap"
-
-
-def a_kernel(root: int, path: str, phase: str = "forward") -> KernelProfile:
-    return KernelProfile(
-        0, "matmul", 1e-3, 1e6, 1e6, 1e-4, 0, "float32", 0.0, ((Scope(path, "Linear", phase, root), 1.0),), ()
-    )
-
-
-def test_a_network_whose_nodes_were_made_by_an_equal_one_is_one_network() -> None:
-    """Equal operations are one node: the layers of a second network may remember the first."""
-    kernels = one_network([a_kernel(7, "layers.0"), a_kernel(8, "layers.2"), a_kernel(8, "layers.0", "backward")])
-    assert {scope.root for kernel in kernels for scope, _ in kernel.layers} == {7}
-    two = one_network([a_kernel(7, "layers.0"), a_kernel(8, "layers.0")])
-    assert {scope.root for kernel in two for scope, _ in kernel.layers} == {7, 8}
 
 
 def test_the_same_layers_in_two_networks_keep_their_names() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import Scope
@@ -84,29 +84,6 @@ def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) ->
             before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
             found[wanted] = before + _part(kernel, share)
     return _told_apart([one for one in found.values() if one.seconds > NOTHING])
-
-
-def one_network(kernels: Sequence[KernelProfile]) -> tuple[KernelProfile, ...]:
-    """The same, with one root for networks that have no layer in common.
-
-    Equal operations of two programs are one node, which remembers the network that made it first: in the profile of the second network its
-    layers would seem to belong to two. Networks that do share names of layers (the two of a GAN) stay apart.
-    """
-    layers: dict[int, set[Scope]] = {}
-    for kernel in kernels:
-        for scope, _ in kernel.layers:
-            layers.setdefault(scope.root, set()).add(scope._replace(root=0))
-    merged: dict[int, int] = {0: 0}
-    for root, own in layers.items():
-        same = next((r for r in merged.values() if r and root and layers[r].isdisjoint(own)), root)
-        merged[root] = same
-        if same != root:
-            layers[same] = layers[same] | own
-    return tuple(replace(k, layers=_with_roots(k.layers, merged)) for k in kernels)
-
-
-def _with_roots(layers: Sequence[tuple[Scope, float]], roots: Mapping[int, int]) -> tuple[tuple[Scope, float], ...]:
-    return tuple((scope._replace(root=roots[scope.root]), share) for scope, share in layers)
 
 
 def _part(kernel: KernelProfile, share: float) -> LayerProfile:

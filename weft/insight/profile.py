@@ -20,7 +20,7 @@ from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of
 from .energy_counts import row_counts
 from .energy_model import energy
-from .layer_profile import KernelProfile, LayerProfile, one_network, summed
+from .layer_profile import KernelProfile, LayerProfile, summed
 from .profile_text import profile_text
 
 PHASES = ("forward", "backward", "update")
@@ -117,7 +117,7 @@ def profile_of(explanation: Explanation, node_nm: float = 45) -> ProgramProfile:
     for row in explanation.rows:
         rows.setdefault(row.kernel, []).append(row)
     kernels = tuple(_kernel(i, calls, scale, node_nm) for i, calls in enumerate(rows.values()))
-    return ProgramProfile(one_network(kernels), explanation, node_nm)
+    return ProgramProfile(kernels, explanation, node_nm)
 
 
 def _scale(explanation: Explanation) -> float:

@@ -82,7 +82,7 @@ def side_by_side(
 
 def machine_text(rows: Sequence[MachineRow]) -> str:
     """The rows as a table; each says whether it is measured or projected."""
-    lines = [["machine", "", "format", "ms", "images/s", "bound by", "W", "images/s/W", "$", "images/s/$"]]
+    lines = [["machine", "", "format", "time", "images/s", "bound by", "W", "images/s/W", "$", "images/s/$"]]
     for row in rows:
         watts = "-" if row.watts is None else f"{short(row.watts)} {row.power}"
         lines.append(
@@ -106,7 +106,16 @@ def _here(
     elif here is not None and here.power is not None:
         watts, power = here.power.value, "limit"
     return MachineRow(
-        HERE, found.where, "measured", _format(found), batch, found.seconds, _most(bounds), watts, power, *_cost(here)
+        HERE,
+        f"this machine, {found.where}" if here is None else here.title,
+        "measured",
+        _format(found),
+        batch,
+        found.seconds,
+        _most(bounds),
+        watts,
+        power,
+        *_cost(here),
     )
 
 
