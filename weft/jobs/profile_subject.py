@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..tracing.jit import Jit, jit
 from ..train.forecast import forecast, output_types
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
-from .networks import built, full_name, side
+from .networks import built, full_name, side, vector
 from .run_predictor import predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
@@ -120,20 +121,21 @@ def _of_image_network(
     name: str, size: tuple[int, int] | None, channels: int | None, classes: int | None, precision: str
 ) -> ProfileSubject:
     facts, known = FACTS[name], inspect.signature(zoo.find(name)).parameters
-    if "channels" not in known and not facts.input:
-        raise UserError("profile", f"{name} takes vectors of a size that only its data tells. Profile a run of it.")
     own = facts.input or (1, SIDE, SIDE)
     height, width = size or ((side(name) or own[1],) * 2 if not facts.input else own[1:])
     shape = (channels or own[0], height, width)
     outputs = classes or facts.classes or CLASSES
     make = partial(built, name, outputs, shape[0], (height, width))
+    if "channels" not in known:  # images as vectors
+        make = partial(vector, name, prod(shape), outputs)
 
     def labels(batch: int) -> np.ndarray:
         rest = (height, width) if facts.task == "segmentation" else ()
         return np.random.default_rng(1).integers(0, outputs, (batch, *rest))
 
     title = f"{name} for {'x'.join(map(str, shape))} images, {outputs} classes"
-    return ProfileSubject(title, make, partial(_images, shape), labels, precision)
+    trained = None if facts.task == "regression" else labels  # the step has the loss of a classifier
+    return ProfileSubject(title, make, partial(_images, shape), trained, precision)
 
 
 def _tokens(vocabulary: int, length: int, seed: int, batch: int) -> np.ndarray:
