@@ -17,6 +17,7 @@ from .machines import machines as machines
 from .machines import published as published
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
+from .profile_file import profile_from_json as profile_from_json
 from .projection import Projection as Projection
 from .projection import measured_machine as measured_machine
 from .projection import project as project

@@ -19,6 +19,7 @@ Peaks are those of data sheets, which programs reach to 80 or 90 % at best, so p
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,25 +88,33 @@ def measured_machine(name: str, found: ProgramProfile, kind: str = "cpu") -> Des
         rates |= {"float16": half, "bfloat16": half}
     how = "measured by the profile"
     peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds}
-    return DescribedMachine(name, found.where, kind, Figure(roof.bandwidth, how), peak)
+    launches = [k.seconds for k in found.kernels if found.bound(k).limit == "launch"]
+    launch = Figure(statistics.median(launches), how, "kernels that are bound by their launch") if launches else None
+    return DescribedMachine(name, found.where, kind, Figure(roof.bandwidth, how), peak, launch_overhead=launch)
+
+
+def _least(found: ProgramProfile, kernel: KernelProfile) -> float:
+    """The least time here, by the same formula as there. (`kernel.least` adds up phases that run one after the other.)"""
+    return found.explanation.roof.seconds(kernel.flops, kernel.nbytes, itemsize=SIZES[format_of(kernel)])
 
 
 def _typical_efficiency(found: ProgramProfile) -> float:
     """Of all kernels that are not bound by their launch."""
-    kernels = [k for k in found.kernels if k.least and found.bound(k).limit != "launch"] or [
-        k for k in found.kernels if k.least
-    ]
-    return _ratio(sum(k.least for k in kernels), sum(k.seconds for k in kernels))
+    counted = [k for k in found.kernels if _least(found, k)]
+    kernels = [k for k in counted if found.bound(k).limit != "launch"] or counted
+    seconds = sum(k.seconds for k in kernels)
+    return sum(_least(found, k) for k in kernels) / seconds if seconds else 1.0
 
 
 def _projected(
     found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, format: str | None, typical: float
 ) -> tuple[KernelProfile, str]:
-    efficiency = typical if found.bound(kernel).limit == "launch" or not kernel.least else kernel.roof
+    least = _least(found, kernel)
+    efficiency = typical if found.bound(kernel).limit == "launch" or not least else least / kernel.seconds
     own = format_of(kernel)
     wanted = format if format is not None and own.startswith("float") else own
     nbytes = kernel.nbytes * SIZES[wanted] / SIZES[own]
-    cached = machine.on_chip_bytes is not None and max(kernel.live, nbytes) <= machine.on_chip_bytes.value
+    cached = machine.on_chip_bytes is None or max(kernel.live, nbytes) <= machine.on_chip_bytes.value
     from_memory = efficiency if cached else min(1.0, efficiency)
     compute, memory = machine.seconds(kernel.flops, 0.0, wanted), machine.seconds(0.0, nbytes, wanted)
     launch = 0.0 if machine.launch_overhead is None else machine.launch_overhead.value
@@ -119,10 +128,6 @@ def _projected(
 def format_of(kernel: KernelProfile) -> str:
     """The format of a kernel as machines have them: integers other than int8 count as float32, as wide as them."""
     return kernel.format if kernel.format in WIDER else "float32"
-
-
-def _ratio(least: float, seconds: float) -> float:
-    return least / seconds if least and seconds else 1.0
 
 
 def parse_machines(text: str) -> Sequence[tuple[str, str | None]]:
