@@ -94,7 +94,7 @@ def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "lenet5_classic"]) == 0
     said = capsys.readouterr().out
     assert "beyond noise (3 rounds, interleaved" in said
-    assert "only in" not in said
+    assert "only it has" not in said
     found = told(capsys, *SMALL, "batch=1", "rounds=3", "against=lenet5")
     assert found["names"][1].startswith("lenet5 for")
     assert found["only"][0]  # names of layers that lenet5 does not have

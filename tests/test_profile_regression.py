@@ -56,7 +56,7 @@ def test_layers_that_only_one_has_are_named() -> None:
     b = {"conv": [1.0] * 3, "new": [1.0] * 3, "total": [2.0] * 3}
     report = compare_times(a, b, names=("run-1", "run-2"))
     assert report.only == (("old",), ("new",))
-    assert "only in run-1: old" in str(report)
+    assert "A: run-1; only it has old" in str(report)
     assert "no layer changed beyond noise" in str(report)
     assert json.loads(json.dumps(report.to_dict()))["changed"] == []
 

@@ -3,9 +3,10 @@
     print(compare_steps(before.step(16), after.step(16)))
 
 Both are profiled in turn, round after round, so that whatever else the machine does meets both; the order changes with each round. A
-layer's figure is the mean of log(B / A) over the rounds. Its confidence interval is that of Student's t, widened for the number of
-layers (Bonferroni), so that one comparison of two equal programs raises any false alarm with a chance of 1 in 100. A layer has changed if
-the interval does not contain "the same" and the change is large enough to matter.
+layer's figure is the mean of log(B / A) over the rounds without a fifth of them at either end, which bursts of other programs spoil. Its
+confidence interval is that of Student's t for trimmed means (Tukey and McLaughlin 1963), widened for the number of layers (Bonferroni), so
+that one comparison of two equal programs raises any false alarm with a chance of about 1 in 100. A layer has changed if the interval does
+not contain "the same" and the change is large enough to matter.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import UserError
+from ..report.axes import short
 from ..tracing.jit import Jit
 from .profile import ProgramProfile, profile_of
 from .profile_text import cut, duration, table
 
-ROUNDS, FEWEST = 10, 3
+ROUNDS, FEWEST = 12, 3
 REPEATS = 3  # runs of a program in a round: their median counts
 CONFIDENCE = 0.99  # that no layer of two equal programs is called changed
 LEAST = 0.05  # relative change that matters
+TRIMMED = 0.2  # of the rounds, at either end
 TOTAL = "total"
 Compiled = tuple[Jit[Any], tuple[Any, ...]]
 
@@ -112,19 +115,32 @@ def compare_times(
         raise UserError("profile", f"{FEWEST} rounds or more are required to tell changes from noise, got {rounds}.")
     shared = [name for name in a if name in b]
     chance = (1 - confidence) / max(1, len(shared))
-    factor = student_t(rounds - 1, chance) / math.sqrt(rounds)
-    found = {name: _change(name, a[name], b[name], factor, least) for name in shared}
+    found = {name: _change(name, a[name], b[name], chance, least) for name in shared}
     only = tuple(name for name in a if name not in b), tuple(name for name in b if name not in a)
     total = found.pop(TOTAL)
     return RegressionReport(names, tuple(found.values()), total, only, rounds)
 
 
-def _change(name: str, a: Sequence[float], b: Sequence[float], factor: float, least: float) -> LayerChange:
-    logs = [math.log(y / x) for x, y in zip(a, b, strict=True)]
-    middle, half = statistics.fmean(logs), factor * statistics.stdev(logs)
+def _change(name: str, a: Sequence[float], b: Sequence[float], chance: float, least: float) -> LayerChange:
+    middle, half = trimmed_interval([math.log(y / x) for x, y in zip(a, b, strict=True)], chance)
     changed = abs(middle) > half and abs(middle) >= math.log1p(least)
     ratio, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
     return LayerChange(name, statistics.median(a), statistics.median(b), ratio, low, high, changed)
+
+
+def trimmed_interval(values: Sequence[float], chance: float) -> tuple[float, float]:
+    """The trimmed mean, and half of the width of the interval that misses the true one with this chance.
+
+    >>> middle, half = trimmed_interval([1.0, 1.1, 0.9, 1.0, 25.0], 0.05)
+    >>> round(middle, 2), half < 0.3
+    (1.03, True)
+    """
+    ordered, count = sorted(values), len(values)
+    cut_off = int(TRIMMED * count)
+    kept = ordered[cut_off : count - cut_off]
+    winsorized = [kept[0]] * cut_off + kept + [kept[-1]] * cut_off
+    error = statistics.stdev(winsorized) / ((1 - 2 * cut_off / count) * math.sqrt(count))
+    return statistics.fmean(kept), student_t(len(kept) - 1, chance) * error
 
 
 def student_t(freedom: int, chance: float) -> float:
@@ -155,17 +171,14 @@ def _within(t: float, freedom: int) -> float:
 
 
 def _text(report: RegressionReport) -> str:
-    first, second = report.names
-    rows = [["layer", first, second, "change", f"{CONFIDENCE:.0%} interval", ""]]
+    rows = [["layer", "A", "B", "B / A", f"{CONFIDENCE:.0%} interval", ""]]
     for one in (*report.layers, report.total):
-        interval = f"{one.low - 1:+.0%} to {one.high - 1:+.0%}"
-        rows.append(
-            [cut(one.name), duration(one.before), duration(one.after), f"{one.ratio - 1:+.1%}", interval, one.verdict]
-        )
+        interval = f"{short(one.low)} to {short(one.high)}"
+        rows.append([cut(one.name), duration(one.before), duration(one.after), short(one.ratio), interval, one.verdict])
     lines = [table(rows, left=1, ragged=(5,))]
-    for name, only in zip(report.names, report.only, strict=True):
-        if only:
-            lines.append(f"only in {name}: {', '.join(only)}")
+    for letter, name, only in zip("AB", report.names, report.only, strict=True):
+        more = f"; only it has {', '.join(only)}" if only else ""
+        lines.append(f"{letter}: {name}{more}")
     count = len(report.changed)
     said = "no layer changed" if not count else "1 layer changed" if count == 1 else f"{count} layers changed"
     lines.append(

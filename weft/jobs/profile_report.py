@@ -133,9 +133,10 @@ def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptio
             "profile", "a comparison is measured on one device, got device=both. Use device=cpu or device=cuda."
         )
     batch = (options.batches or (BATCH,))[-1]
-    names = (a.title, b.title) if a.title != b.title else ("A", "B")
     with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
-        return compare_steps(a.step(batch, options.what), b.step(batch, options.what), names=names, rounds=rounds)
+        return compare_steps(
+            a.step(batch, options.what), b.step(batch, options.what), names=(a.title, b.title), rounds=rounds
+        )
 
 
 def _batches(subject: ProfileSubject, options: ProfileOptions) -> tuple[int, ...] | None:
