@@ -30,6 +30,7 @@ PACKAGES = [
     "weft.train",
     "weft.zoo",
     "weft.compress",
+    "weft.insight",
     "weft.io",
     "weft.report",
 ]
