@@ -12,6 +12,7 @@ from weft import nn
 from weft.cli import main
 from weft.errors import RunError
 from weft.jobs import profile_report as module
+from weft.jobs.predictor import Predictor
 from weft.jobs.profile_report import ProfileOptions, profile_report
 from weft.jobs.profile_subject import find_subject
 
@@ -126,3 +127,22 @@ def test_mistakes(
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_run_is_profiled_with_images_of_the_size_that_its_network_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored images are resized before they reach the network."""
+
+    class Enlarge(nn.Module):
+        def forward(self, x: weft.Tensor) -> weft.Tensor:
+            return weft.concat([x, x], axis=2)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2 * 4 * 4, 2))
+    found = Predictor("classify", (1, 4, 4), "squash", ("a", "b"), model, model, prepare=Enlarge())
+    monkeypatch.setattr("weft.jobs.profile_subject.find_run", lambda name: tmp_path)
+    monkeypatch.setattr("weft.jobs.profile_subject.predictor_of_run", lambda *_: found)
+    subject = find_subject("some-run")
+    assert [array.shape for array in subject.inputs(3)] == [(3, 1, 8, 4)]
+    step, args = subject.step(3, "train")
+    assert step(*args).shape == ()

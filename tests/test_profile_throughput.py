@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from test_health import FakeNvml, NVMLError
 from weft.errors import RunError
 from weft.insight import ThroughputRow, ThroughputTable, machine, throughput, throughput_svg
 from weft.insight.energy_counters import EnergyReading
@@ -147,3 +149,32 @@ def test_a_machine_of_the_table_is_recognized_by_its_name(monkeypatch: pytest.Mo
     (tmp_path / "mine.yaml").write_text(mine)
     with knobs.set(machines=str(tmp_path / "mine.yaml")):
         assert machine_like(Gpu("NVIDIA B200")).name == "b200"
+
+
+def test_a_gpu_with_a_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The energy of a GPU's board is measured, here one that is made up: each call of the step takes three joules."""
+    pytest.importorskip("triton")
+    import fake_gpu
+
+    nvml = FakeNvml()
+    nvml.answers["TotalEnergyConsumption"] = 0
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    fake_gpu.install(monkeypatch)
+    x = weft.asarray(np.ones((2, 3), np.float32), device="cuda")
+    compiled = weft.jit(lambda x: weft.softmax(x))
+
+    class Counted:
+        memory = compiled.memory
+
+        def __call__(self, x):
+            nvml.answers["TotalEnergyConsumption"] += 3000
+            return compiled(x)
+
+    table = throughput(lambda batch: (Counted(), (x,)), [2], device="cuda", seconds=0.0)
+    [row] = table.rows
+    assert (row.device, row.energy, row.joules) == ("cuda", "measured", pytest.approx(1.5))
+    assert "cuda: energy is measured by NVML: the board of the GPU; idle power is included" in table.notes
+    nvml.answers["TotalEnergyConsumption"] = NVMLError("Not Supported")  # a GPU older than Volta
+    [row] = throughput(lambda batch: (compiled, (x,)), [2], device="cuda", seconds=0.0).rows
+    assert row.energy == "modelled"
+    assert nvml.opened == 0

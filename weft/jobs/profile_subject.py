@@ -23,7 +23,7 @@ from ..precision import LossScale
 from ..saved.program import Program, load
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
-from ..train.forecast import forecast, output_types
+from ..train.forecast import forecast, input_types, output_types
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
 from .networks import built, full_name, side, vector
@@ -210,4 +210,6 @@ def _of_run(name: str, precision: str, length: int | None) -> ProfileSubject:
         )
     classes = len(found.classes)
     labels = (lambda batch: np.random.default_rng(1).integers(0, classes, batch)) if classes else None
-    return ProfileSubject(folder.name, lambda: found.model, partial(_images, found.shape), labels, precision)
+    stored = np.zeros((1, *found.shape), np.float32)
+    shape = found.shape if found.prepare is None else input_types(found.prepare, stored)[0].shape[1:]  # resized
+    return ProfileSubject(folder.name, lambda: found.model, partial(_images, shape), labels, precision)
