@@ -109,6 +109,7 @@ WRONG = {
     "a format": (["lenet", "machine=titan-x:int9"], "a format is one of"),
     "a machine that computes in int8": (["lenet", "machine=tpu-v1"], "tpu-v1 computes in int8, got float32."),
     "a table": (["lenet", "machine=titan-x", "machines=gone.yaml"], "the file gone.yaml cannot be read"),
+    "a folder": (["lenet", "trace=gone/trace.json"], "trace=gone/trace.json needs a folder that exists, got gone."),
     "no batch": (["lenet", "batch=0"], "batch=0 cannot be used"),
     "what": (["lenet", "what=learn"], "it must be infer or train"),
     "rounds": (["lenet", "against=lenet", "rounds=2"], "it must be 3 or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
@@ -71,11 +72,21 @@ def profile(words: Sequence[str]) -> None:
         raise UserError(
             "weft profile", "a network, a file or a run is required, got none: weft profile lenet, or weft profile RUN."
         )
+    _check_folders(given)
     with knobs.set(machines=given["machines"] or knobs.machines):
         if given["against"]:
             _compare(given)
         else:
             _report(given)
+
+
+def _check_folders(given: Words) -> None:
+    """Reject files that cannot be written before anything is measured."""
+    for name in ("trace", "plot"):
+        if given[name] and not Path(given[name]).parent.is_dir():
+            raise UserError(
+                "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
+            )
 
 
 def _report(given: Words) -> None:

@@ -19,7 +19,7 @@ def throughput_svg(rows: Sequence[ThroughputRow], title: str = "Throughput") -> 
     across = make_axis([float(row.batch) for row in rows], log=True)
     across = ChartAxis(across.low, across.high, *_batch_ticks(rows), log=True)
     up = make_axis([row.per_second for row in rows], log=True)
-    parts = [svg.text(16, 24, title), *_grid(across, up), *_legend(series)]
+    parts = [svg.text(16, 24, svg.fit(title, WIDTH - 32), note=title), *_grid(across, up), *_legend(series)]
     for number, key in enumerate(series):
         own = sorted((row for row in rows if (row.device, row.what) == key), key=lambda row: row.batch)
         places = [(_x(across, row.batch), _y(up, row.per_second)) for row in own]
@@ -67,6 +67,6 @@ def _legend(series: Sequence[tuple[str, str]]) -> list[str]:
     parts, x = [], LEFT + 160.0
     for number, (device, what) in enumerate(series):
         name = f"{device}, {what}"
-        parts += [svg.dot(x, 20, number, 4), svg.text(x + 10, 24, name)]
+        parts += [svg.dot(x, TOP - 14, number, 4), svg.text(x + 10, TOP - 10, name)]
         x += svg.text_width(name) + 34
     return parts
