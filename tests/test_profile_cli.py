@@ -11,6 +11,7 @@ import weft
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError
+from weft.insight import ThroughputRow
 from weft.jobs import profile_report as module
 from weft.jobs.predictor import Predictor
 from weft.jobs.profile_report import ProfileOptions, profile_report
@@ -89,6 +90,14 @@ def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPa
     assert list(report.profiles) == ["cpu"]
     assert report.notes == ("reference: the GPU is lost.",)
     assert "note: reference: the GPU is lost." in str(report)
+    options = ProfileOptions((1,), device="reference", machines=(("titan-x", None),))
+    with pytest.raises(RunError, match="the GPU is lost"):
+        profile_report(find_subject("lenet5_classic"), options)
+    row = ThroughputRow("reference", "infer", 1, 9, 0.1, 0.1, 0.1, 10.0)
+    monkeypatch.setattr(module, "throughput", lambda *_, **__: module.ThroughputTable((row,)))
+    report = profile_report(find_subject("lenet5_classic"), options)
+    assert (report.profiles, report.machines, len(report.throughput.rows)) == ({}, (), 1)
+    assert "100 ms" in str(report), "what was measured before is shown"
 
 
 def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
+from ..insight.throughput import MOST_BATCH
 from ..insight.trace_events import save_trace
 from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report
 from ..jobs.profile_subject import find_subject
@@ -37,6 +38,7 @@ def _rounds(text: str) -> int:
 
 KNOWN = {
     "batch": Setting(_batches, (BATCH,), "examples a step: 16, several such as 1,2,4, or auto: 1, 2, 4, ... until memory ends; layers are profiled at the largest"),
+    "limit": Setting(count, MOST_BATCH, "the largest batch of batch=auto"),
     "what": Setting(str, "infer", "infer, or train: forward, backward and SGD with momentum", choices=("infer", "train")),
     "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu"),
     "threads": Setting(count, None, "number of threads; default: all cores"),
@@ -119,5 +121,10 @@ def _options(given: Words) -> ProfileOptions:
     machines = tuple(parse_machines(given["machine"])) if given["machine"] else ()
     own = {key: given[key] for key in ("what", "device", "threads", "seconds", "examples")}
     return ProfileOptions(
-        given["batch"], machines=machines, node_nm=given["node"], subtract_idle=given["idle"] == "subtract", **own
+        given["batch"],
+        most=given["limit"],
+        machines=machines,
+        node_nm=given["node"],
+        subtract_idle=given["idle"] == "subtract",
+        **own,
     )

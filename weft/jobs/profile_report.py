@@ -100,24 +100,25 @@ class ProfileReport:
 
 
 def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileReport:
-    """Measure a subject on every device. A device of several that is missing or lost is a note; a single one is an error."""
+    """Measure a subject on every device. A device that is missing or lost is a note, unless there is nothing else to report."""
     check_machines(options.machines)
     batches = _batches(subject, options)
     profiles: dict[str, ProgramProfile] = {}
     table, notes = ThroughputTable((), (), options.examples), list[str]()
     with knobs.set(threads=options.threads or knobs.threads):
         for name in options.devices:
+            found = ThroughputTable(())
             try:
                 # The profile uses the step of the largest batch, the last one that was made.
                 step = lru_cache(maxsize=1)(lambda batch: subject.step(batch, options.what))
                 found = _throughput(step, options, batches, name)
                 profiles[name] = _profile(step, options, _largest(found, batches), name)
-                table += found
             except WeftError as error:
-                if len(options.devices) == 1:
+                if len(options.devices) == 1 and not found.rows:
                     raise
                 notes.append(f"{name}: {error.message}")
-        if not profiles:
+            table += found
+        if not profiles and not table.rows:
             raise UserError(
                 "profile", f"none of the devices {', '.join(options.devices)} could be used. {' '.join(notes)}"
             )
@@ -167,7 +168,7 @@ def _machines(
     options: ProfileOptions, profiles: Mapping[str, ProgramProfile], table: ThroughputTable, batch: int
 ) -> list[MachineRow]:
     """Projections start from the first device that was measured."""
-    if not options.machines:
+    if not options.machines or not profiles:
         return []
     name, found = next(iter(profiles.items()))
     measured = next((row for row in table.rows if row.device == name and row.batch == batch), None)
