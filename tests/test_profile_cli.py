@@ -17,7 +17,7 @@ from weft.jobs.predictor import Predictor
 from weft.jobs.profile_report import ProfileOptions, profile_report
 from weft.jobs.profile_subject import find_subject
 
-SMALL = ["lenet5_classic", "classes=3", "seconds=0"]
+SMALL = ["mlp", "size=8", "classes=3", "seconds=0"]  # little to compile
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [f"trace={tmp_path / 'trace.json'}", f"plot={tmp_path / 'plot.svg'}"]
-    assert main(["profile", *SMALL, "batch=1,2", "machine=titan-x,here", "rows=3", *files]) == 0
+    assert main(["profile", *SMALL, "batch=1,2", "machine=titan-x,here", "rows=2", *files]) == 0
     said = capsys.readouterr().out
-    for part in ("lenet5_classic for 1x28x28 images, 3 classes, infer, batch 2", "a call on", "inferences/s", "p99"):
+    for part in ("mlp for 1x8x8 images, 3 classes, infer, batch 2", "a call on", "inferences/s", "p99"):
         assert part in said
     for part in ("titan-x", "projected", "here", "measured", "layers with less time are not shown", "modelled"):
         assert part in said
@@ -86,28 +86,28 @@ def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "profile", lost)
     monkeypatch.setattr(module, "throughput", lambda *_, **__: module.ThroughputTable(()))
-    report = profile_report(find_subject("lenet5_classic"), ProfileOptions((1,), device="both"))
+    report = profile_report(find_subject("perceptron"), ProfileOptions((1,), device="both"))
     assert list(report.profiles) == ["cpu"]
     assert report.notes == ("reference: the GPU is lost.",)
     assert "note: reference: the GPU is lost." in str(report)
     options = ProfileOptions((1,), device="reference", machines=(("titan-x", None),))
     with pytest.raises(RunError, match="the GPU is lost"):
-        profile_report(find_subject("lenet5_classic"), options)
+        profile_report(find_subject("perceptron"), options)
     row = ThroughputRow("reference", "infer", 1, 9, 0.1, 0.1, 0.1, 10.0)
     monkeypatch.setattr(module, "throughput", lambda *_, **__: module.ThroughputTable((row,)))
-    report = profile_report(find_subject("lenet5_classic"), options)
+    report = profile_report(find_subject("perceptron"), options)
     assert (report.profiles, report.machines, len(report.throughput.rows)) == ({}, (), 1)
     assert "100 ms" in str(report), "what was measured before is shown"
 
 
 def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "lenet5_classic"]) == 0
+    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp"]) == 0
     said = capsys.readouterr().out
     assert "beyond noise (3 rounds, interleaved" in said
     assert "only it has" not in said
-    found = told(capsys, *SMALL, "batch=1", "rounds=3", "against=lenet5")
-    assert found["names"][1].startswith("lenet5 for")
-    assert found["only"][0]  # names of layers that lenet5 does not have
+    found = told(capsys, *SMALL, "batch=1", "rounds=3", "against=perceptron")
+    assert found["names"][1].startswith("perceptron for")
+    assert found["only"][0]  # names of layers that a perceptron does not have
     assert found["rounds"] == 3
 
 

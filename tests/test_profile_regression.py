@@ -29,8 +29,8 @@ def noisy(
 
 
 def test_equal_programs_raise_hardly_any_alarm() -> None:
-    alarms = sum(bool(compare_times(noisy(2 * i), noisy(2 * i + 1)).changed) for i in range(100))
-    assert alarms <= 3
+    alarms = sum(bool(compare_times(noisy(2 * i), noisy(2 * i + 1)).changed) for i in range(50))
+    assert alarms <= 2
 
 
 def test_a_layer_that_became_slower_is_found_and_no_other() -> None:
@@ -78,8 +78,8 @@ def test_measured_programs_are_compared_by_layer() -> None:
         model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, width))
         return weft.jit(model), (weft.ones((4, 16)),)
 
-    report = compare_steps(step(16), step(4096), rounds=3)
+    report = compare_steps(step(16), step(2048), rounds=3)
     assert {"layers.0", "layers.2"} <= {one.name for one in report.layers}
     assert report.total.before > 0
     large = next(one for one in report.layers if one.name == "layers.2")
-    assert large.ratio > 1, "256 times as much work"
+    assert large.ratio > 1, "128 times as much work"

@@ -12,7 +12,7 @@ from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
 from ..insight.trace_events import save_trace
 from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report
-from ..jobs.profile_subject import find_subject
+from ..jobs.profile_subject import ProfileSubject, find_subject
 from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
 from ..jobs.settings import device_name
 from ..knobs import knobs
@@ -112,7 +112,7 @@ def _compare(given: Words) -> None:
     print(as_json(found.to_dict()) if given["json"] else found)
 
 
-def _subject(given: Words, name: str) -> Any:
+def _subject(given: Words, name: str) -> ProfileSubject:
     shape = {key: given[key] for key in ("size", "channels", "classes", "length", "precision")}
     return find_subject(name, **shape)
 
