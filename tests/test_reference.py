@@ -30,7 +30,6 @@ PACKAGES = [
     "weft.train",
     "weft.zoo",
     "weft.compress",
-    "weft.insight",
     "weft.io",
     "weft.report",
 ]
