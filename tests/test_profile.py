@@ -100,9 +100,9 @@ def test_the_trace_keeps_the_rules_of_its_format(trained: ProgramProfile, tmp_pa
 
 def test_the_same_layers_in_two_networks_keep_their_names() -> None:
     def labels(width: int) -> list[str]:
-        model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, width))
+        model = nn.Sequential(nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, width))
         networks.append(jitted := weft.jit(model))
-        return [one.label for one in profile(jitted, weft.ones((2, 6)), repeats=1).by_layer]
+        return [one.label for one in profile(jitted, weft.ones((3, 7)), repeats=1).by_layer]
 
     networks: list[object] = []  # alive, and with them their nodes
     assert labels(3) == ["layers.0", "layers.2"]
