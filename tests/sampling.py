@@ -143,7 +143,7 @@ SLOW_FILES = {
     "test_convolutions", "test_cuda", "test_cuda_streams", "test_cuda_train", "test_cuda_zoo", "test_dataset_create", "test_docs", "test_fit",
     "test_fit_ways", "test_forecast", "test_full_disk", "test_fuzz", "test_generate", "test_gpu_algorithms", "test_gpu_bench",
     "test_gpu_libraries", "test_gpu_program", "test_health", "test_jit_threads", "test_loader", "test_mutate_files", "test_onnx_export",
-    "test_onnx_nodes", "test_runner", "test_special_values", "test_state_threads", "test_stopping", "test_team", "test_thread_bits",
+    "test_onnx_nodes", "test_profile_cli", "test_runner", "test_special_values", "test_state_threads", "test_stopping", "test_team", "test_thread_bits",
     "test_thresholds", "test_training_step", "test_triton", "test_triton_conv", "test_triton_lines", "test_triton_parts",
     "test_triton_special", "test_zoo", "test_studio_pages", "test_studio_networks", "test_studio_roles", "test_studio_accounts_pages",
 }  # fmt: skip

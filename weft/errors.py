@@ -25,7 +25,7 @@ class Scope(NamedTuple):
     path: str = ""  # in the outermost module that was called, such as "layers.0"
     kind: str = ""  # the class of the module; "" outside of any
     phase: str = "forward"  # backward, update
-    root: int = 0  # identifies the outermost module
+    root: int = 0  # the outermost module, by its number in the trace
 
 
 class Source(NamedTuple):

@@ -32,6 +32,7 @@ SUMMARIES = {
     "networks": "Networks that are written as text, and imported ones: weft networks check net.yaml, then weft train DATA model=net.yaml.",
     "recipes": "Named settings with their measured results: weft train recipe=digits.",
     "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
+    "profile": "Time, bytes, joules and dollars of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.",
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "formats": "Number formats, and what they do to a network: weft formats, weft formats RUN html=formats.html.",
@@ -66,7 +67,18 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "compress", "convert"),
     "data": ("dataset",),
-    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench", "formats", "tpu"),
+    "networks": (
+        "models",
+        "networks",
+        "weights",
+        "recipes",
+        "summary",
+        "profile",
+        "explain",
+        "bench",
+        "formats",
+        "tpu",
+    ),
     "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
 }
 

@@ -6,15 +6,13 @@ import inspect
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .. import nn, optim, zoo
+from .. import zoo
 from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..explain import Explanation
@@ -22,26 +20,22 @@ from ..hints import nearest
 from ..jobs.device import on
 from ..jobs.find import AMBIGUOUS, find_run, run_folders
 from ..jobs.job import Job as Training
-from ..jobs.networks import about, built, full_name, side
+from ..jobs.networks import about, full_name, side
+from ..jobs.profile_subject import find_subject
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs
 from ..nn.summary import macs
-from ..ops.convert import asarray
-from ..ops.loss import cross_entropy
-from ..precision import LossScale
 from ..report.text_format import counted
 from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
-from ..tracing.jit import Jit, jit
-from ..train.forecast import forecast, output_types
+from ..tracing.jit import Jit
 from ..zoo.catalogue import ALIASES
 from .arguments import Words, read
 from .table import as_json, table
 
-RATE, MOMENTUM = 1e-3, 0.9
 SIDE = 28  # of synthetic images, if the network has no size of its own
 FEWEST = 3  # runs that are timed
 WARM = 4  # warm-up calls
@@ -207,38 +201,11 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
 
 def _step(job: BenchCase, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
     """A compiled function and its arguments: synthetic images and labels."""
-    random = np.random.default_rng(0)
-    example, size = np.zeros((1, *job.shape), np.float32), job.shape[1:]
-    foreseen = forecast(
-        lambda: built(job.network, job.classes, job.shape[0], size),
-        lambda model: output_types(model, nn.Sequential(), example),
-        1.0 if what == "train" else 0.0,  # momentum
+    channels, *size = job.shape
+    subject = find_subject(
+        job.network, size=(size[0], size[1]), channels=channels, classes=job.classes, precision=job.precision
     )
-    foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
-    model = built(job.network, job.classes, job.shape[0], size).eval()
-    x = asarray(random.random((batch, *job.shape), np.float32))
-    logits = model(asarray(example))  # initializes lazy parameters
-    if what == "infer":
-        return jit(lambda x: model(x), precision=job.precision), (x,)
-    y = asarray(random.integers(0, job.classes, (batch, *logits.shape[2:])))
-    return jit(_training(model.train(), job.precision), precision=job.precision), (x, y)
-
-
-def _training(model: nn.Module, precision: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """One training step. Auxiliary classifiers are trained too."""
-    optimizer = optim.find("sgd")(model, rate=RATE, momentum=MOMENTUM)
-    scale = LossScale() if precision == "float16" else None
-
-    def train(x: Tensor, y: Tensor) -> Tensor:
-        given = model(x)
-        first, *others = given if isinstance(given, tuple) else (given,)
-        loss = cross_entropy(first, y, axis=1)
-        for side_head in others:
-            loss = loss + cross_entropy(side_head, y, axis=1)
-        optimizer.minimize(loss, scale)
-        return loss
-
-    return train
+    return subject.step(batch, what)
 
 
 # --- what is found --------------------------------------------------------------------------------------------------------------

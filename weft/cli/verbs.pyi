@@ -15,6 +15,7 @@ from .measure import explain as explain
 from .models import models as models
 from .networks import networks as networks
 from .predict import predict as predict
+from .profile import profile as profile
 from .recipes import recipes as recipes
 from .remote import run_remote as run_remote
 from .runs import runs as runs

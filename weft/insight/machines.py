@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..hints import nearest
 from ..knobs import knobs
+from ..runtime import Device
 from ..runtime.native import thread_count
 from .table_reader import Figure, TableEntry, read_table
 
@@ -161,6 +163,31 @@ def published(file: str | Path | None = None) -> list[PublishedResult]:
     {'alexnet'}
     """
     return [row for path in _files(file) for row in read_machines(path)[1]]
+
+
+def machine_like(device: Device, file: str | Path | None = None) -> DescribedMachine | None:
+    """The described machine that a device is, by its name: all parts of the machine's name are among the words of the device's."""
+    words = set(_words(processor_name() if device.name == "cpu" else device.about().split(",")[0]))
+    found = [one for one in _tables(file).values() if set(_words(one.name)) <= words]
+    return max(found, key=lambda one: len(_words(one.name)), default=None)
+
+
+def processor_name() -> str:
+    """The name of this machine's processor as its maker gives it; empty where Linux does not tell.
+
+    >>> isinstance(processor_name(), str)
+    True
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _words(name: str) -> list[str]:
+    """Intel(R) Core(TM) i7-6700K: intel, r, core, tm, i7, 6700k."""
+    return re.findall(r"[a-z0-9.]+", name.lower())
 
 
 @cache

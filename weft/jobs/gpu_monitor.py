@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
+
+from ..runtime.cuda.nvml import open_nvml
 
 
 class GpuMonitor:
@@ -16,15 +17,8 @@ class GpuMonitor:
     """
 
     def __init__(self) -> None:
-        self._nvml: Any = None
-        self.handles: list[Any] = []
-        try:
-            nvml: Any = importlib.import_module("pynvml")
-            nvml.nvmlInit()
-        except Exception:  # the library has many ways to say that it finds nothing
-            return
-        self._nvml = nvml
-        self.handles = self.ask(lambda: self._visible(nvml)) or []
+        self._nvml: Any = open_nvml()
+        self.handles: list[Any] = [] if self._nvml is None else self.ask(lambda: self._visible(self._nvml)) or []
 
     def __enter__(self) -> GpuMonitor:
         return self

@@ -23,10 +23,11 @@ from ..precision import LossScale
 from ..saved.program import Program, load
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
+from ..train.forecast import forecast, input_types, output_types
 from ..zoo.catalogue import ALIASES, FACTS
 from .find import AMBIGUOUS, find_run, run_folders
-from .networks import VECTORS, built, full_name, side, vector
-from .run_predictor import Deployed, predictor_of_run
+from .networks import built, full_name, side, vector
+from .run_predictor import predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
 SIDE, CLASSES, VOCABULARY, LENGTH = 28, 10, 65, 128  # where neither the network nor the user says
@@ -49,6 +50,8 @@ class ProfileSubject:
         """A compiled function and its arguments: a training step (SGD with momentum), or inference."""
         if self.only_batch is not None and batch != self.only_batch:
             raise UserError("profile", f"{self.title} takes a batch of {self.only_batch} only, got {batch}.")
+        if self.labels is not None:
+            self._check_memory(what)
         model = self.make().eval()
         inputs = tuple(map(asarray, self.inputs(batch)))
         if what == "infer":
@@ -58,6 +61,16 @@ class ProfileSubject:
         model(*map(asarray, self.inputs(1)))  # parameters of unknown sizes are made
         step = training_step(model.train(), self.precision)
         return jit(step, precision=self.precision), (*inputs, asarray(self.labels(batch)))
+
+    def _check_memory(self, what: str) -> None:
+        """An error before anything is allocated if parameters, gradients and moments do not fit."""
+        example = self.inputs(1)[0]
+        foreseen = forecast(
+            self.make,
+            lambda model: output_types(model, nn.Sequential(), example),
+            1.0 if what == "train" else 0.0,  # momentum
+        )
+        foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
 
 
 def training_step(model: nn.Module, precision: str) -> Callable[..., Tensor]:
@@ -104,22 +117,16 @@ def _images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
     return (np.random.default_rng(0).random((batch, *shape), np.float32),)
 
 
-def _stored_images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
-    return (np.random.default_rng(0).integers(0, 256, (batch, *shape)).astype(np.uint8),)
-
-
 def _of_image_network(
     name: str, size: tuple[int, int] | None, channels: int | None, classes: int | None, precision: str
 ) -> ProfileSubject:
     facts, known = FACTS[name], inspect.signature(zoo.find(name)).parameters
-    if "channels" not in known and not facts.input:
-        raise UserError("profile", f"{name} takes vectors of a size that only its data tells. Profile a run of it.")
     own = facts.input or (1, SIDE, SIDE)
     height, width = size or ((side(name) or own[1],) * 2 if not facts.input else own[1:])
     shape = (channels or own[0], height, width)
     outputs = classes or facts.classes or CLASSES
     make = partial(built, name, outputs, shape[0], (height, width))
-    if name in VECTORS and {"inputs", "sizes"} & known.keys():  # made for a number of inputs: images are flattened
+    if "channels" not in known:  # images as vectors
         make = partial(vector, name, prod(shape), outputs)
 
     def labels(batch: int) -> np.ndarray:
@@ -127,7 +134,8 @@ def _of_image_network(
         return np.random.default_rng(1).integers(0, outputs, (batch, *rest))
 
     title = f"{name} for {'x'.join(map(str, shape))} images, {outputs} classes"
-    return ProfileSubject(title, make, partial(_images, shape), labels, precision)
+    trained = None if facts.task == "regression" else labels  # the step has the loss of a classifier
+    return ProfileSubject(title, make, partial(_images, shape), trained, precision)
 
 
 def _tokens(vocabulary: int, length: int, seed: int, batch: int) -> np.ndarray:
@@ -202,7 +210,6 @@ def _of_run(name: str, precision: str, length: int | None) -> ProfileSubject:
         )
     classes = len(found.classes)
     labels = (lambda batch: np.random.default_rng(1).integers(0, classes, batch)) if classes else None
-    # With its preprocessing, as a run is used: that resizes stored images to what the network takes.
-    model = found.model if found.prepare is None else Deployed(found.model, found.prepare, found.task == "classify")
-    inputs = _stored_images if found.reads_images else _images
-    return ProfileSubject(folder.name, lambda: model, partial(inputs, found.shape), labels, precision)
+    stored = np.zeros((1, *found.shape), np.float32)
+    shape = found.shape if found.prepare is None else input_types(found.prepare, stored)[0].shape[1:]  # resized
+    return ProfileSubject(folder.name, lambda: found.model, partial(_images, shape), labels, precision)

@@ -128,11 +128,15 @@ _calls = _Calls()
 
 
 @contextmanager
-def _layer(module: Module) -> Iterator[None]:
-    """Inside, operations belong to a module, named by its path in the outermost one that is being called."""
+def _layer(module: Module, number: int) -> Iterator[None]:
+    """Inside, operations belong to a module, named by its path in the outermost one that is being called.
+
+    That one is identified by its number in the trace: equal operations of two programs are one node, which keeps the scope of the first,
+    and this is then the scope in the second as well.
+    """
     outer, paths, kind = current_scope(), _calls.paths, type(module).__name__
     if paths is None or outer is None:
-        path, root = "", id(module)
+        path, root = "", number
         _calls.paths = {id(part): name for name, part in module.named_modules().items()}
     else:
         path, root = paths.get(id(module)) or _join(outer.path, kind), outer.root
@@ -183,8 +187,8 @@ class Module(Holder):
             return Symbol(self, args, kwargs)
         if TRACING.watch is None:
             return self._called(args, kwargs)
-        TRACING.watch.depends(self)
-        with _layer(self):
+        number = TRACING.watch.depends(self)
+        with _layer(self, number):
             return self._called(args, kwargs)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

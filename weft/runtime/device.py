@@ -183,6 +183,10 @@ class Device(ABC):
         """How it is doing just now; None if it does not tell."""
         return None
 
+    def bus(self) -> str | None:
+        """The address of a GPU on the PCI bus, by which its energy counter is found; None of a device that has none."""
+        return None
+
     # --- other libraries ------------------------------------------------------------------------------
 
     def from_dlpack(self, source: Any, copy: bool | None, protect: bool) -> Buffer:

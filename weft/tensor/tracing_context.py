@@ -28,8 +28,8 @@ class Tracer(Protocol[T_contra]):
     def looked(self, tensor: T_contra) -> None:
         """Python reads the tensor's value, so the traced program may depend on it."""
 
-    def depends(self, holder: Holder) -> None:
-        """The traced program depends on the settings of this object, such as a module's mode."""
+    def depends(self, holder: Holder) -> int:
+        """The traced program depends on the settings of this object, such as a module's mode. Returns its number in this trace."""
 
 
 class Changes:

@@ -28,7 +28,7 @@ class StateRecorder:
         self.grads: dict[Tensor, Tensor | None] = {}
         self.owners: dict[Tensor, Tensor] = {}  # the owners of tensors that are a .grad
         self.written: dict[Tensor, None] = {}
-        self.holders: dict[Holder, None] = {}
+        self.holders: dict[Holder, int] = {}  # each with its number
         self.looks: dict[Tensor, None] = {}  # tensors whose values Python has read
 
     def looked(self, tensor: Tensor) -> None:
@@ -38,8 +38,8 @@ class StateRecorder:
         """Those tensors with their values, once all is again what it was."""
         return [(tensor, value := value_of(tensor), value.version) for tensor in self.looks]
 
-    def depends(self, holder: Holder) -> None:
-        self.holders[holder] = None
+    def depends(self, holder: Holder) -> int:
+        return self.holders.setdefault(holder, len(self.holders) + 1)
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
         if node.abstract:
@@ -129,9 +129,8 @@ class LocalChanges:
         if self.outer is not None:
             self.outer.looked(tensor)
 
-    def depends(self, holder: Holder) -> None:
-        if self.outer is not None:
-            self.outer.depends(holder)
+    def depends(self, holder: Holder) -> int:
+        return 0 if self.outer is None else self.outer.depends(holder)
 
     def __enter__(self) -> LocalChanges:
         TRACING.watch = self

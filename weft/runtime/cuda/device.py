@@ -205,7 +205,10 @@ class CudaDevice(CompilingDevice):
         )
 
     def health(self) -> Health | None:
-        return health(self.gpu.bus())
+        return health(self.bus())
+
+    def bus(self) -> str:
+        return self.gpu.bus()
 
     def __repr__(self) -> str:
         return f"weft.device({self.name!r}: {self.about()})"

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
 
 from ..facts import Health
+from .nvml import nvml_library
 
 
 def health(bus: str) -> Health | None:
     """Of the GPU at this address of the PCI bus; None if the package or its library is not there, or does not know it."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    try:
-        return _asked(nvml, nvml.nvmlDeviceGetHandleByPciBusId(bus))
-    except nvml.NVMLError:
-        return None
-    finally:
-        nvml.nvmlShutdown()
+    with nvml_library() as nvml:
+        if nvml is None:
+            return None
+        try:
+            return _asked(nvml, nvml.nvmlDeviceGetHandleByPciBusId(bus))
+        except nvml.NVMLError:
+            return None
 
 
 def _asked(nvml: Any, gpu: Any) -> Health:

@@ -1,0 +1,206 @@
+"""Profiles of programs: sums, phases, the JSON, the trace and projections. Nothing here depends on how long something takes."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, optim
+from weft.errors import Scope, UserError
+from weft.insight import KernelProfile, ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight.projection import parse_machines
+from weft.insight.side_by_side import check_machines, machine_text
+from weft.insight.trace_events import save_trace
+
+
+@pytest.fixture(scope="module")
+def trained() -> ProgramProfile:
+    """A training step with a convolution, a fused activation, a linear layer and a loss outside of layers."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    x, y = weft.asarray(np.ones((2, 1, 8, 8), np.float32)), weft.asarray(np.array([0, 1]))
+    optimizer = optim.find("sgd")(model, rate=0.1, momentum=0.9)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    return profile(step, x, y, repeats=1)
+
+
+def test_layers_phases_and_kernels_have_the_same_sums(trained: ProgramProfile) -> None:
+    for name in ("seconds", "flops", "nbytes", "least", "joules"):
+        whole = sum(getattr(kernel, name) for kernel in trained.kernels)
+        for parts in (trained.layers, trained.by_layer, trained.by_phase.values(), [trained.total]):
+            assert math.isclose(sum(getattr(one, name) for one in parts), whole, rel_tol=1e-6), name
+    assert list(trained.by_phase) == ["forward", "backward", "update"]
+    assert {number for one in trained.layers for number in one.kernels} == {k.number for k in trained.kernels}
+    assert {"layers.0", "layers.3", "optimizer"} <= {one.label for one in trained.by_layer}
+
+
+def test_the_json_has_everything(trained: ProgramProfile) -> None:
+    known = json.loads(trained.to_json())
+    assert known.keys() == {
+        "where",
+        "seconds",
+        "clock_overhead",
+        "runs",
+        "roof",
+        "memory",
+        "energy",
+        "layers",
+        "kernels",
+    }
+    assert known["energy"]["modelled"] is True
+    assert {"path", "kind", "phase", "seconds", "flops", "nbytes", "joules", "label", "roof"} <= known["layers"][
+        0
+    ].keys()
+    assert {"number", "name", "seconds", "format", "bound", "sources"} <= known["kernels"][0].keys()
+    assert {kernel["bound"] for kernel in known["kernels"]} <= {"compute", "memory", "launch"}
+
+
+def test_the_text_names_the_overhead_of_the_clock_and_what_is_modelled(trained: ProgramProfile) -> None:
+    text = str(trained)
+    assert "longer than one without" in text
+    assert "energy: modelled" in text
+    assert "phases: forward" in text
+
+
+def test_the_trace_keeps_the_rules_of_its_format(trained: ProgramProfile, tmp_path: Path) -> None:
+    """Complete events have times in microseconds, those of a thread nest or follow one another, and all threads have names."""
+    save_trace(tmp_path / "trace.json", {"a": trained, "b": trained})
+    known = json.loads((tmp_path / "trace.json").read_text())
+    assert known["displayTimeUnit"] in ("ms", "ns")
+    threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    named = set()
+    for event in known["traceEvents"]:
+        assert event["ph"] in ("X", "M")
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["name"], str)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            named.add((event["pid"], event.get("tid")))
+            continue
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert set(threads) <= named
+    assert {pid for pid, _ in threads} == {1, 2}
+    for spans in threads.values():
+        spans.sort()
+        for (_, end), (begin, _) in pairwise(spans):
+            assert begin >= end - 0.01, "events of a row must not overlap"
+
+
+def test_the_same_layers_in_two_networks_keep_their_names() -> None:
+    def labels(width: int) -> list[str]:
+        model = nn.Sequential(nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, width))
+        networks.append(jitted := weft.jit(model))
+        return [one.label for one in profile(jitted, weft.ones((3, 7)), repeats=1).by_layer]
+
+    networks: list[object] = []  # alive, and with them their nodes
+    assert labels(3) == ["layers.0", "layers.2"]
+    assert labels(5) == ["layers.0", "layers.2"]
+
+
+# --- projections ------------------------------------------------------------------------------------------------------------------
+
+
+class FakeRoof:
+    """A machine of 1 TFLOP/s and 100 GB/s."""
+
+    bandwidth = 1e11
+
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        return max(flops * max(1, itemsize // 4) / 1e12, nbytes / self.bandwidth)
+
+
+def made_up(trained: ProgramProfile, *kernels: KernelProfile) -> ProgramProfile:
+    explanation = trained.explanation
+    fake = type(explanation)(explanation.rows, explanation.memory, FakeRoof(), "made up", 1)
+    return ProgramProfile(kernels, fake, 45)
+
+
+def kernel(
+    flops: float, nbytes: float, efficiency: float, format: str = "float32", live: int = 1 << 40
+) -> KernelProfile:
+    least = FakeRoof().seconds(flops, nbytes)
+    return KernelProfile(
+        0, "matmul", least / efficiency, flops, nbytes, least, live, format, 0.0, ((Scope("a", "Linear"), 1.0),), ()
+    )
+
+
+def test_efficiency_carries_over(trained: ProgramProfile) -> None:
+    titan = machine("titan-x")
+    compute, memory = kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.25)
+    found = project(made_up(trained, compute, memory), titan)
+    assert found.kernels[0].seconds == pytest.approx(1e12 / 6.144e12 / 0.5)
+    assert found.kernels[1].seconds == pytest.approx(1e11 / 336.5e9 / 0.25)
+    assert found.bounds == ("compute", "memory")
+    assert found.seconds == pytest.approx(sum(one.seconds for one in found.layers))
+    assert found.joules == pytest.approx(250 * found.seconds)
+
+
+def test_a_projection_to_the_machine_that_was_measured_is_the_measurement(trained: ProgramProfile) -> None:
+    found = made_up(trained, kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.25), kernel(1e9, 1e9, 0.9))
+    same = project(found, measured_machine("same", found))
+    assert same.seconds == pytest.approx(sum(one.seconds for one in found.kernels))
+
+
+def test_more_than_the_roof_of_the_memory_needs_a_cache_there_too(trained: ProgramProfile) -> None:
+    """4 MB come from the cache here, five times as fast as memory: they fit into 40 MB of an A100, not into 3 MB of a Titan X."""
+    found = made_up(trained, kernel(1e3, 4e6, 5.0, live=4_000_000))
+    assert project(found, machine("a100")).seconds == pytest.approx(4e6 / 1555e9 / 5, rel=0.8)  # or its launch
+    assert project(found, machine("titan-x")).seconds == pytest.approx(4e6 / 336.5e9)
+
+
+def test_kernels_that_only_start_cost_a_launch(trained: ProgramProfile) -> None:
+    tiny = kernel(10, 40, 1e-3)
+    found = project(made_up(trained, tiny, kernel(1e12, 1e6, 0.5)), machine("titan-x"))
+    assert found.bounds[0] == "launch"
+    assert found.kernels[0].seconds == pytest.approx(0.9e-6)
+
+
+def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile) -> None:
+    found = made_up(trained, kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.5))
+    single, half = (project(found, machine("tegra-x1"), format) for format in (None, "float16"))
+    assert half.kernels[0].seconds == pytest.approx(single.kernels[0].seconds / 2)
+    assert half.kernels[1].seconds == pytest.approx(single.kernels[1].seconds / 2)
+
+
+def test_machines_side_by_side(trained: ProgramProfile) -> None:
+    wanted = parse_machines("titan-x, tegra-x1:float16 ,here")
+    rows = side_by_side(trained, 2, wanted)
+    assert [(row.machine, row.how) for row in rows] == [
+        ("titan-x", "projected"),
+        ("tegra-x1", "projected"),
+        ("here", "measured"),
+    ]
+    assert rows[0].per_second_per_watt == pytest.approx(rows[0].per_second / 250)
+    assert rows[1].format == "float16"
+    assert rows[2].seconds == trained.seconds
+    text = machine_text(rows)
+    assert "projected" in text
+    assert "250 limit" in text
+    assert "999" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("titan-y", "there is no machine 'titan-y'. Did you mean titan-x"),
+        ("titan-x:float12", "a format is one of"),
+        ("tpu-v1", "tpu-v1 computes in int8, got float32"),
+        ("here:float16", "here is measured in the format of the network"),
+    ],
+)
+def test_machines_that_cannot_be(names: str, message: str) -> None:
+    with pytest.raises(UserError, match="machine") as error:
+        check_machines(parse_machines(names))
+    assert message in str(error.value)

@@ -1,0 +1,158 @@
+"""`weft profile`: what the report holds, what is rejected, and what is only noted."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from weft import nn
+from weft.cli import main
+from weft.errors import RunError
+from weft.insight import ThroughputRow
+from weft.jobs import profile_report as module
+from weft.jobs.predictor import Predictor
+from weft.jobs.profile_report import ProfileOptions, profile_report
+from weft.jobs.profile_subject import find_subject
+
+SMALL = ["mlp", "size=8", "classes=3", "seconds=0"]  # little to compile
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["profile", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [f"trace={tmp_path / 'trace.json'}", f"plot={tmp_path / 'plot.svg'}"]
+    assert main(["profile", *SMALL, "batch=1,2", "machine=titan-x,here", "rows=2", *files]) == 0
+    said = capsys.readouterr().out
+    for part in ("mlp for 1x8x8 images, 3 classes, infer, batch 2", "a call on", "inferences/s", "p99"):
+        assert part in said
+    for part in ("titan-x", "projected", "here", "measured", "layers with less time are not shown", "modelled"):
+        assert part in said
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    for name in ("plot.svg", "plot-throughput.svg"):
+        ElementTree.parse(tmp_path / name)
+        assert name in said
+
+
+def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, *SMALL, "batch=2", "what=train", "examples=600", "machine=tegra-x1:float16")
+    assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "notes"}
+    [(name, measured)] = found["profiles"].items()
+    assert name == "cpu"
+    assert {layer["phase"] for layer in measured["layers"]} == {"forward", "backward", "update"}
+    [row] = found["throughput"]["rows"]
+    assert (row["what"], row["batch"], row["device"]) == ("train", 2, "cpu")
+    assert found["throughput"]["examples"] == 600
+    [projected] = found["machines"]
+    assert (projected["machine"], projected["how"], projected["format"]) == ("tegra-x1", "projected", "float16")
+
+
+def test_a_program_that_takes_one_batch_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "net.weft")
+    weft.save(path, nn.Sequential(nn.Linear(4, 3)).eval(), weft.ones((5, 4)), dynamic=False)
+    assert told(capsys, path, "seconds=0")["batch"] == 5
+    assert main(["profile", path, "seconds=0", "batch=2"]) == 2
+    assert "net.weft takes a batch of 5 only, got 2." in capsys.readouterr().err
+    assert main(["profile", path, "seconds=0", "what=train"]) == 2
+    assert "net.weft has no training step. Use what=infer." in capsys.readouterr().err
+
+
+def test_a_device_that_is_missing_is_noted_beside_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(module.DEVICES, "both", ("cpu", "cuda:99"))
+    found = told(capsys, *SMALL, "batch=1", "device=both")
+    assert list(found["profiles"]) == ["cpu"]
+    [note] = found["notes"]
+    assert note.startswith("cuda:99: ")
+    assert main(["profile", *SMALL, "device=cuda:99"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.DEVICES, "both", ("cpu", "reference"))
+    plain = module.profile
+
+    def lost(*args: Any, **kwargs: Any) -> Any:
+        if module.knobs.device == "reference":
+            raise RunError("cuda", "the GPU is lost.")
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(module, "profile", lost)
+    monkeypatch.setattr(module, "throughput", lambda *_, **__: module.ThroughputTable(()))
+    report = profile_report(find_subject("perceptron"), ProfileOptions((1,), device="both"))
+    assert list(report.profiles) == ["cpu"]
+    assert report.notes == ("reference: the GPU is lost.",)
+    assert "note: reference: the GPU is lost." in str(report)
+    options = ProfileOptions((1,), device="reference", machines=(("titan-x", None),))
+    with pytest.raises(RunError, match="the GPU is lost"):
+        profile_report(find_subject("perceptron"), options)
+    row = ThroughputRow("reference", "infer", 1, 9, 0.1, 0.1, 0.1, 10.0)
+    monkeypatch.setattr(module, "throughput", lambda *_, **__: module.ThroughputTable((row,)))
+    report = profile_report(find_subject("perceptron"), options)
+    assert (report.profiles, report.machines, len(report.throughput.rows)) == ({}, (), 1)
+    assert "100 ms" in str(report), "what was measured before is shown"
+
+
+def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp"]) == 0
+    said = capsys.readouterr().out
+    assert "beyond noise (3 rounds, interleaved" in said
+    assert "only it has" not in said
+    found = told(capsys, *SMALL, "batch=1", "rounds=3", "against=perceptron")
+    assert found["names"][1].startswith("perceptron for")
+    assert found["only"][0]  # names of layers that a perceptron does not have
+    assert found["rounds"] == 3
+
+
+WRONG = {
+    "nothing": ([], "a network, a file or a run is required, got none"),
+    "a slip": (["lenett"], "'lenett' is neither a network, a file nor a run. Did you mean lenet"),
+    "a machine": (["lenet", "machine=titan-y"], "there is no machine 'titan-y'. Did you mean titan-x"),
+    "a format": (["lenet", "machine=titan-x:int9"], "a format is one of"),
+    "a machine that computes in int8": (["lenet", "machine=tpu-v1"], "tpu-v1 computes in int8, got float32."),
+    "a table": (["lenet", "machine=titan-x", "machines=gone.yaml"], "the file gone.yaml cannot be read"),
+    "a folder": (["lenet", "trace=gone/trace.json"], "trace=gone/trace.json needs a folder that exists, got gone."),
+    "no batch": (["lenet", "batch=0"], "batch=0 cannot be used"),
+    "what": (["lenet", "what=learn"], "it must be infer or train"),
+    "rounds": (["lenet", "against=lenet", "rounds=2"], "it must be 3 or more"),
+    "two devices": (["lenet", "against=lenet", "device=both"], "a comparison is measured on one device"),
+    "no classes": (["linear_regression", "what=train"], "has no training step. Use what=infer."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, message = WRONG[name]
+    assert main(["profile", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_run_is_profiled_with_images_of_the_size_that_its_network_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored images are resized before they reach the network."""
+
+    class Enlarge(nn.Module):
+        def forward(self, x: weft.Tensor) -> weft.Tensor:
+            return weft.concat([x, x], axis=2)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2 * 4 * 4, 2))
+    found = Predictor("classify", (1, 4, 4), "squash", ("a", "b"), model, model, prepare=Enlarge())
+    monkeypatch.setattr("weft.jobs.profile_subject.find_run", lambda name: tmp_path)
+    monkeypatch.setattr("weft.jobs.profile_subject.predictor_of_run", lambda *_: found)
+    subject = find_subject("some-run")
+    assert [array.shape for array in subject.inputs(3)] == [(3, 1, 8, 4)]
+    step, args = subject.step(3, "train")
+    assert step(*args).shape == ()

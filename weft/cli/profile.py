@@ -1,0 +1,130 @@
+"""The verb profile: time, bytes, joules and dollars of every layer of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..insight.projection import parse_machines
+from ..insight.regression import FEWEST, ROUNDS
+from ..insight.throughput import MOST_BATCH
+from ..insight.trace_events import save_trace
+from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report
+from ..jobs.profile_subject import ProfileSubject, find_subject
+from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
+from ..jobs.settings import device_name
+from ..knobs import knobs
+from .arguments import Words, read
+from .table import as_json
+
+AUTO = "auto"
+
+
+def _batches(text: str) -> tuple[int, ...] | None:
+    return None if text == AUTO else tuple(map(count, text.split(",")))
+
+
+def _device(text: str) -> str:
+    return text if text == "both" else device_name(text)
+
+
+def _rounds(text: str) -> int:
+    if count(text) < FEWEST:
+        raise ValueError(f"it must be {FEWEST} or more")
+    return count(text)
+
+
+KNOWN = {
+    "batch": Setting(_batches, (BATCH,), "examples a step: 16, several such as 1,2,4, or auto: 1, 2, 4, ... until memory ends; layers are profiled at the largest"),
+    "limit": Setting(count, MOST_BATCH, "the largest batch of batch=auto"),
+    "what": Setting(str, "infer", "infer, or train: forward, backward and SGD with momentum", choices=("infer", "train")),
+    "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu"),
+    "threads": Setting(count, None, "number of threads; default: all cores"),
+    "precision": Setting(str, None, "float16 or bfloat16 for mixed precision", choices=("float32", "float16", "bfloat16")),
+    "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28"),
+    "channels": Setting(count, None, "image channels; default: the network's own"),
+    "classes": Setting(count, None, "number of classes; default: the network's own"),
+    "length": Setting(count, None, "tokens of a text; default: 128"),
+    "machine": Setting(str, None, "machines to project to: titan-x,tegra-x1:float16,here (a format behind a colon; here is measured)"),
+    "machines": Setting(str, None, "a YAML file with more machines, prices and power limits"),
+    "seconds": Setting(not_negative, 1.0, "seconds to time each batch size"),
+    "examples": Setting(count, None, "examples of an epoch, for its time, energy and cost"),
+    "node": Setting(positive, 45.0, "nanometres of the process that energy is modelled for"),
+    "idle": Setting(str, "include", "idle power in measured energy: include or subtract", choices=("include", "subtract")),
+    "against": Setting(str, None, "another network, file or run: which layers changed beyond noise"),
+    "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of against"),
+    "rows": Setting(count, 40, "number of layers to show"),
+    "json": Setting(flag, False, "print JSON, for programs"),
+    "trace": Setting(str, None, "write a trace for Perfetto or chrome://tracing: trace=FILE.json"),
+    "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
+}  # fmt: skip
+
+
+def profile(words: Sequence[str]) -> None:
+    """Time, bytes, joules and dollars of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.
+
+    A network of the zoo, a run, a program (.weft) or an ONNX model. Each layer with its time inside the real program, operations,
+    bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
+    --against OTHER measures two in turn and names the layers that changed beyond noise.
+    """
+    given = read("profile", words, KNOWN, 1)
+    if not given.plain:
+        raise UserError(
+            "weft profile", "a network, a file or a run is required, got none: weft profile lenet, or weft profile RUN."
+        )
+    _check_folders(given)
+    with knobs.set(machines=given["machines"] or knobs.machines):
+        if given["against"]:
+            _compare(given)
+        else:
+            _report(given)
+
+
+def _check_folders(given: Words) -> None:
+    """Reject files that cannot be written before anything is measured."""
+    for name in ("trace", "plot"):
+        if given[name] and not Path(given[name]).parent.is_dir():
+            raise UserError(
+                "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
+            )
+
+
+def _report(given: Words) -> None:
+    found = profile_report(_subject(given, given.plain[0]), _options(given))
+    print(as_json(found.to_dict()) if given["json"] else found.text(given["rows"]))
+    if given["trace"]:
+        save_trace(given["trace"], found.profiles)
+        _written(given, given["trace"])
+    if given["plot"]:
+        _written(given, *found.save_plots(given["plot"]))
+
+
+def _written(given: Words, *paths: Any) -> None:
+    if not given["json"]:
+        print(f"written: {', '.join(map(str, paths))}")
+
+
+def _compare(given: Words) -> None:
+    subjects = [_subject(given, name) for name in (given.plain[0], given["against"])]
+    found = compare_subjects(subjects[0], subjects[1], _options(given), given["rounds"])
+    print(as_json(found.to_dict()) if given["json"] else found)
+
+
+def _subject(given: Words, name: str) -> ProfileSubject:
+    shape = {key: given[key] for key in ("size", "channels", "classes", "length", "precision")}
+    return find_subject(name, **shape)
+
+
+def _options(given: Words) -> ProfileOptions:
+    machines = tuple(parse_machines(given["machine"])) if given["machine"] else ()
+    own = {key: given[key] for key in ("what", "device", "threads", "seconds", "examples")}
+    return ProfileOptions(
+        given["batch"],
+        most=given["limit"],
+        machines=machines,
+        node_nm=given["node"],
+        subtract_idle=given["idle"] == "subtract",
+        **own,
+    )

@@ -1,0 +1,170 @@
+"""Throughput as people quote it: inferences a second, latency, energy and cost for each batch size, on one device or several.
+
+    table = throughput(lambda batch: subject.step(batch), device="cpu") + throughput(..., device="cuda")
+    print(table)
+
+Latencies are those of many single calls, each timed alone until its result is there. The rate is that of calls in a row, which a GPU
+queues. Energy is measured where the device has a counter (see `measured_energy`) and modelled otherwise (see `energy`); every number
+says which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..knobs import knobs
+from ..runtime import Device
+from ..runtime import device as find_device
+from ..tracing.jit import Jit
+from ..train.memory import SHARE, free_bytes, size_text
+from .energy_counters import idle_power, measured_energy
+from .machines import DescribedMachine, machine_like
+from .profile import profile
+from .throughput_table import ThroughputRow, ThroughputTable
+
+Step = Callable[[int], tuple[Jit[Any], tuple[Any, ...]]]  # for a batch size: a compiled function and its arguments
+PERCENTILES = (50, 95, 99)
+WARM = 3  # calls before those that are timed: they compile, touch memory, wake threads, record GPU graphs
+FEWEST = 5  # calls that are timed, however long they take
+MOST_BATCH = 1024  # where doubling ends, if memory does not end it before
+LONGEST = 10.0  # seconds of a call: larger batches are not tried
+
+
+def throughput(
+    step: Step, batches: Sequence[int] | None = None, *, what: str = "infer", device: str | None = None, seconds: float = 1.0,
+    most: int = MOST_BATCH, node_nm: float = 45, subtract_idle: bool = False, examples: int | None = None,
+) -> ThroughputTable:  # fmt: skip
+    """Measure a function for each batch size: for 1, 2, 4, ... until memory ends or `most`, unless `batches` are given.
+
+    `step` gives a compiled function and its arguments for a batch size. Each size is timed for `seconds`. `examples` are those of an
+    epoch, for the cost of one. A runtime error (a GPU that is lost) ends the table with a note.
+
+    >>> import weft
+    >>> table = throughput(lambda n: (weft.jit(lambda x: x @ x.T), (weft.ones((n, 8)),)), [1, 2], seconds=0.01)
+    >>> [row.batch for row in table.rows]
+    [1, 2]
+    >>> table.rows[0].p50 <= table.rows[0].p99
+    True
+    """
+    rows: list[ThroughputRow] = []
+    notes: list[str] = []
+    with knobs.set(device=device or knobs.device):
+        run = _DeviceRun(find_device(), what, seconds, node_nm, subtract_idle)
+        try:
+            for batch in batches or _doubling(most, rows, notes):
+                function, args = step(batch)
+                if batches is None and not _fits(function, args):
+                    notes.append(
+                        f"{run.device.name}: batch {batch} needs {size_text(function.memory(*args).total)}, more than is free"
+                    )
+                    break
+                rows.append(run.row(function, args, batch))
+        except RunError as error:
+            notes.append(f"{run.device.name}: {error.message} The rows that were measured before are shown")
+    return ThroughputTable(tuple(rows), (*dict.fromkeys(run.notes), *notes), examples)
+
+
+def _doubling(most: int, rows: Sequence[ThroughputRow], notes: list[str]) -> Iterator[int]:
+    for power in count():
+        if 2**power > most:
+            return
+        if rows and rows[-1].p50 > LONGEST:
+            notes.append(
+                f"{rows[-1].device}: batches above {rows[-1].batch} were not tried, a call takes {rows[-1].p50:.0f} s"
+            )
+            return
+        yield 2**power
+
+
+def _fits(function: Jit[Any], args: tuple[Any, ...]) -> bool:
+    free = free_bytes()
+    return free is None or function.memory(*args).total <= SHARE * free
+
+
+def percentiles(times: Iterable[float]) -> tuple[float, float, float]:
+    """The latencies that 50, 95 and 99 of 100 calls keep. Each is the time of a real call, none lies between two.
+
+    >>> percentiles(range(1, 101))
+    (50.0, 95.0, 99.0)
+    >>> percentiles([3.0])
+    (3.0, 3.0, 3.0)
+    """
+    p50, p95, p99 = np.percentile(list(times), PERCENTILES, method="inverted_cdf")
+    return float(p50), float(p95), float(p99)
+
+
+class _DeviceRun:
+    """Measures rows on one device."""
+
+    def __init__(self, device: Device, what: str, seconds: float, node_nm: float, subtract_idle: bool) -> None:
+        self.device, self.what, self.seconds, self.node_nm = device, what, seconds, node_nm
+        self.notes: list[str] = []
+        self.described = machine_like(device)
+        self.idle = idle_power(device) if subtract_idle else None
+        if self.described is None:
+            self.notes.append(
+                f"{device.name}: price and power limit are not known; a table of machines that has them: machines=FILE.yaml"
+            )
+        else:
+            self.notes.append(f"{device.name}: price and power limit are those of {self.described.title}")
+
+    def row(self, function: Jit[Any], args: tuple[Any, ...], batch: int) -> ThroughputRow:
+        for _ in range(WARM):
+            function(*args)
+        self.device.wait()
+        times = self._single(function, args)
+        rate, joules, how = self._in_a_row(function, args, sum(times) / len(times))
+        if len(times) < 100:
+            self.notes.append("p99 of fewer than 100 calls is their longest")
+        row = ThroughputRow(
+            self.device.name, self.what, batch, len(times), *percentiles(times), batch * rate, joules / batch, how
+        )
+        return _priced(row, self.described)
+
+    def _single(self, function: Jit[Any], args: tuple[Any, ...]) -> list[float]:
+        """Calls that are timed alone."""
+        times: list[float] = []
+        end = time.perf_counter() + self.seconds
+        while len(times) < FEWEST or time.perf_counter() < end:
+            begin = time.perf_counter()
+            function(*args)
+            self.device.wait()
+            times.append(time.perf_counter() - begin)
+        return times
+
+    def _in_a_row(self, function: Jit[Any], args: tuple[Any, ...], expected: float) -> tuple[float, float, str]:
+        """Calls a second, joules of a call, and how these are known."""
+        calls = max(FEWEST, round(self.seconds / max(expected, 1e-9)))
+        with measured_energy(self.device, idle_watts=self.idle) as used:
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function(*args)
+            self.device.wait()
+            rate = calls / (time.perf_counter() - begin)
+        if used.joules is not None:
+            idle = (
+                "idle power is included"
+                if used.idle_watts is None
+                else f"{used.idle_watts:.3g} W of idle power are subtracted"
+            )
+            self.notes.append(f"{self.device.name}: energy is measured by {used.source}; {idle}")
+            return rate, used.joules / calls, "measured"
+        self.notes.append(
+            f"{self.device.name}: energy is modelled, arithmetic and data movement in a {self.node_nm:g} nm process: {used.note}"
+        )
+        return rate, profile(function, *args, repeats=1, node_nm=self.node_nm).total.joules, "modelled"
+
+
+def _priced(row: ThroughputRow, described: DescribedMachine | None) -> ThroughputRow:
+    if described is None:
+        return row
+    figures = (described.power, described.price, described.dollars_per_hour)
+    power, price, rent = (None if one is None else one.value for one in figures)
+    return replace(row, power_limit=power, price=price, dollars_per_hour=rent)

@@ -1,0 +1,29 @@
+"""NVIDIA's management library (NVML), through the package nvidia-ml-py: all that asks it opens it here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def open_nvml() -> Any | None:
+    """The package with its library open; None without the package, the driver or a GPU. `nvmlShutdown` closes it again."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # the library has many ways to say that it finds nothing
+        return None
+    return nvml
+
+
+@contextmanager
+def nvml_library() -> Iterator[Any | None]:
+    """The same inside of a `with`, which closes it."""
+    nvml = open_nvml()
+    try:
+        yield nvml
+    finally:
+        if nvml is not None:
+            nvml.nvmlShutdown()
