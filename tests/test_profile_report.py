@@ -11,7 +11,7 @@ from weft import insight, nn
 from weft.errors import RunError, UserError
 from weft.insight.call_times import call_times
 from weft.insight.memory_areas import memory_areas
-from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, record_from_json
+from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, profile_record, record_from_json
 from weft.insight.roofline_plot import roofline_svg
 from weft.jobs import JobQueue, named_subject, submit_profile
 from weft.jobs.profile_job import profile_job
@@ -30,9 +30,7 @@ def profile(net):
 
 @pytest.fixture(scope="module")
 def record(profile):
-    return insight.profile_record(
-        profile, "net", batch=4, times=CallTimes.of([1e-3, 2e-3, 4e-3], 1), arguments=4 * 16 * 4
-    )
+    return profile_record(profile, "net", batch=4, times=CallTimes.of([1e-3, 2e-3, 4e-3], 1), arguments=4 * 16 * 4)
 
 
 def test_a_record_survives_the_disk(record, profile):
@@ -47,7 +45,7 @@ def test_a_record_survives_the_disk(record, profile):
 
 
 def test_layers_that_are_renamed_alike_are_one(profile, record):
-    found = insight.profile_record(profile, rename=lambda label: "net")
+    found = profile_record(profile, rename=lambda label: "net")
     assert [one.label for one in found.layers] == ["net"]
     assert found.layers[0].seconds == pytest.approx(record.layer_seconds)
     assert found.layers[0].roof == pytest.approx(profile.total.roof)

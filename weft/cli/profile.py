@@ -17,6 +17,7 @@ from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
 from ..jobs.settings import device_name
 from ..knobs import knobs
 from .arguments import Words, read
+from .profile_data import MEMORY, profile_data, profile_memory
 from .table import as_json
 
 AUTO = "auto"
@@ -68,7 +69,14 @@ def profile(words: Sequence[str]) -> None:
     A network of the zoo, a run, a program (.weft) or an ONNX model. Each layer with its time inside the real program, operations,
     bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
     --against OTHER measures two in turn and names the layers that changed beyond noise.
+    weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
     """
+    if list(words[:1]) == [MEMORY]:
+        profile_memory(words)
+        return
+    if any(word == "--data" or word.startswith(("data=", "--data=")) for word in words):
+        profile_data(words)
+        return
     given = read("profile", words, KNOWN, 1)
     if not given.plain:
         raise UserError(

@@ -31,8 +31,6 @@ from .memory_values import StepKernel as StepKernel
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .profile_file import profile_from_json as profile_from_json
-from .profile_record import ProfileRecord as ProfileRecord
-from .profile_record import profile_record as profile_record
 from .projection import Projection as Projection
 from .projection import measured_machine as measured_machine
 from .projection import project as project
