@@ -16,8 +16,8 @@ from jit_tools import floats
 from weft.errors import RunError
 from weft.graph import Graph
 from weft.knobs import knobs
-from weft.runtime.cuda.profile import GpuRoof
 from weft.runtime.device import Device, Executable
+from weft.runtime.facts import GpuRoof
 
 X = floats(6, 5)
 KEEPS_VALUES = ("cpu", "reference", "cuda")

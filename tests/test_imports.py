@@ -26,6 +26,7 @@ LAYERS = [
     ["hints"],
     ["locks"],
     ["signals"],
+    ["nvml"],
     ["knobs"],
     ["dtypes"],
     ["options"],

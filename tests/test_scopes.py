@@ -91,7 +91,6 @@ def test_text_with_layers_parses_to_the_same_graph():
 
 def test_onnx_models_have_the_names_of_their_nodes(tmp_path):
     pytest.importorskip("onnx")
-    # No other test has an equal graph: equal operations are one node, which keeps the names of the first network.
     model = nn.Sequential(nn.Linear(6, 11), nn.Tanh(), nn.Linear(11, 3)).eval()
     weft.onnx.save(tmp_path / "net.onnx", model, inputs=weft.zeros((2, 6)))
     del model
@@ -118,3 +117,24 @@ def test_live_bytes_never_exceed_the_plan():
     live = planning.describe.live_bytes(program)
     assert set(live) == set(program.kernels)
     assert 0 < max(live.values()) <= program.memory.needed
+
+
+def test_names_are_those_of_the_network_that_was_traced_last(tmp_path):
+    """Equal operations are one node, whichever network made it: saved files must not depend on what was traced before."""
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    plain, named = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)).eval(), Named().eval()
+    x = np.ones((2, 6), np.float32)
+    texts = []
+    for model in (plain, named, plain):
+        weft.save(tmp_path / "net.weft", model, inputs=weft.asarray(x))
+        texts.append(weft.load(tmp_path / "net.weft").graph_text("eval"))
+        paths = {path for path, kind, _ in layers_of(model, x) if kind == "Linear"}
+        assert paths == ({"first", "second"} if model is named else {"layers.0", "layers.1"})
+    assert texts[0] == texts[2] != texts[1]

@@ -39,6 +39,7 @@ def _rounds(text: str) -> int:
 
 KNOWN = {
     "batch": Setting(_batches, (BATCH,), "examples a step: 16, several such as 1,2,4, or auto: 1, 2, 4, ... until memory ends; layers are profiled at the largest"),
+    "data": Setting(str, None, "a dataset: tells whether loading it is the bottleneck of a training, instead"),
     "limit": Setting(count, MOST_BATCH, "the largest batch of batch=auto"),
     "what": Setting(str, "infer", "infer, or train: forward, backward and SGD with momentum", choices=("infer", "train")),
     "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu"),

@@ -6,7 +6,7 @@ Its inputs are placeholders numbered from 0, so two graphs that compute the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,16 +47,29 @@ class Graph:
 def close(inputs: Iterable[Node], outputs: Iterable[Node]) -> Graph:
     """The graph from `inputs` (any nodes) to `outputs`, with numbered placeholders for the inputs.
 
-    Parameters whose value is pending are replaced by the pending computation, and tags are removed.
+    Parameters whose value is pending are replaced by the pending computation, and tags are removed. Nodes that an equal graph has made
+    before get the source lines and layers of this one, so that what is printed and saved does not depend on what was traced before.
     """
     inputs, outputs = tuple(inputs), tuple(outputs)
     numbered = tuple(placeholder(index, node.type) for index, node in enumerate(inputs))
-    return Graph(numbered, substitute(outputs, dict(zip(inputs, numbered, strict=True))))
+    done = _substituted(outputs, dict(zip(inputs, numbered, strict=True)))
+    told: set[Node] = set(numbered)
+    for node, made in done.items():
+        if made not in told and node.op is not TAG:
+            told.add(made)
+            made.source = node.source
+    return Graph(numbered, tuple(done[root] for root in outputs))
 
 
 def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple[Node, ...]:
     """The roots with some nodes replaced, and their users rebuilt."""
     roots = tuple(roots)
+    done = _substituted(roots, replacement)
+    return tuple(done[root] for root in roots)
+
+
+def _substituted(roots: Sequence[Node], replacement: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What becomes of each node below the roots."""
     done = dict(replacement)
     for node in toposort(roots, lambda n: () if n in replacement else dependencies(n)):
         if node in done:
@@ -67,7 +80,7 @@ def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple
             done[node] = done[node.inputs[0]]
         else:
             done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
-    return tuple(done[root] for root in roots)
+    return done
 
 
 def rebuild(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..nvml import open_nvml
 from ..runtime import Device
 from ..runtime import device as find_device
-from ..runtime.cuda.nvml import open_nvml
 
 POWERCAP = Path("/sys/class/powercap")
 SHORTEST = 0.2  # seconds: counters of GPUs move every tenth of a second or so

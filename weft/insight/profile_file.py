@@ -9,8 +9,7 @@ from typing import Any
 from ..compiler.cpu.roofline import Roof
 from ..errors import Scope, UserError
 from ..explain import Explanation, MemoryUse
-from ..runtime.cuda.profile import GpuRoof
-from ..runtime.facts import Roofline
+from ..runtime.facts import GpuRoof, Roofline
 from .layer_profile import KernelProfile
 from .profile import ProgramProfile
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..runtime.cuda.nvml import open_nvml
+from ..nvml import open_nvml
 
 
 class GpuMonitor:

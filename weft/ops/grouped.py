@@ -97,6 +97,13 @@ def _vjp(g: Tensor, y: Tensor, codes: Tensor, scale: Tensor, bits: int, shape: S
     return None, of_scale
 
 
+def _batched(call: Any, op: Op, bits: int, shape: Shape) -> Tensor:
+    """The batching rule: the rows of all examples' weights are those of one weight."""
+    codes, scale = (reshape(t, (-1,)) for t in call.all())
+    rows = emit(op, (codes, scale), (bits, (call.size * shape[0], shape[1])))
+    return reshape(rows, (call.size, *shape))
+
+
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for bits, shape, group in ((8, (3, 6), 6), (8, (2, 8), 4), (4, (3, 8), 2), (4, (5, 6), 6)):
         low, dtype = (-128, np.int8) if bits == 8 else (0, np.uint8)
@@ -113,6 +120,6 @@ _GROUPED_WEIGHT = Op(
         Wrong(lambda: grouped_weight(_CODES, _SCALE, bits=8, shape=(3, 4)), "[grouped_weight] 8 bits for each weight of (3, 4) are required"),
         Wrong(lambda: grouped_weight(_CODES, np.ones(3, np.float32), bits=8, shape=(2, 4)), "[grouped_weight] a scale for each group of inputs of (2, 4)"),
     ),
-    own_kernels=True, decompose=on_nodes(_decoded), precision="exact",
+    own_kernels=True, decompose=on_nodes(_decoded), batch=_batched, precision="exact",
 )  # fmt: skip
 _GROUPED_WEIGHT.external = False  # what it decomposes into is part of weft, so compiled code is kept on disk

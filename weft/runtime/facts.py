@@ -54,6 +54,26 @@ class Roofline(Protocol):
 
 
 @dataclass(frozen=True)
+class GpuRoof:
+    """What a GPU can do in a second: products in 16 bits, in TF32 and in float32, and bytes copied."""
+
+    half: float
+    tf32: float
+    single: float
+    bandwidth: float
+    with_tf32: bool = False  # whether the program may round the operands of products in float32
+
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        """The least time for so much work on elements of a size."""
+        rate = self.half if itemsize <= 2 else (self.tf32 if self.with_tf32 else self.single) / max(1, itemsize // 4)
+        return max(flops / rate, nbytes / self.bandwidth)
+
+    def __str__(self) -> str:
+        rates = f"{self.half / 1e12:.0f} TFLOP/s in 16 bits, {self.tf32 / 1e12:.0f} in TF32, {self.single / 1e12:.0f} in float32"
+        return f"{rates}, {self.bandwidth / 1e12:.2f} TB/s"
+
+
+@dataclass(frozen=True)
 class Health:
     """How a device is doing at one moment; None is what it does not tell."""
 

@@ -34,13 +34,13 @@ from ...graph.node import Node
 from ...knobs import knobs
 from ...options import CompileOptions
 from ..device import Buffer
-from ..facts import Facts, Profile
+from ..facts import Facts, GpuRoof, Profile
 from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
 from .memory import LARGE, DeviceArray, DeviceMemory, DoubleBuffer, PinnedMemory
-from .profile import GpuRoof, gpu_roof, profile
+from .profile import gpu_roof, profile
 from .results import ResultBuffers
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ...nvml import nvml_library
 from ..facts import Health
-from .nvml import nvml_library
 
 
 def health(bus: str) -> Health | None:

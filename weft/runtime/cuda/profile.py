@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from ...compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...graph.graph import Graph
-from ..facts import CallTime, Profile
+from ..facts import CallTime, GpuRoof, Profile
 from .command_runner import CommandRunner
 from .driver import Gpu
 from .libraries import Libraries
@@ -121,26 +121,6 @@ def _frame(
 
 
 # --- the roof ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GpuRoof:
-    """What a GPU can do in a second: products in 16 bits, in TF32 and in float32, and bytes copied."""
-
-    half: float
-    tf32: float
-    single: float
-    bandwidth: float
-    with_tf32: bool = False  # whether the program may round the operands of products in float32
-
-    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
-        """The least time for so much work on elements of a size."""
-        rate = self.half if itemsize <= 2 else (self.tf32 if self.with_tf32 else self.single) / max(1, itemsize // 4)
-        return max(flops / rate, nbytes / self.bandwidth)
-
-    def __str__(self) -> str:
-        rates = f"{self.half / 1e12:.0f} TFLOP/s in 16 bits, {self.tf32 / 1e12:.0f} in TF32, {self.single / 1e12:.0f} in float32"
-        return f"{rates}, {self.bandwidth / 1e12:.2f} TB/s"
 
 
 def gpu_roof(gpu: Gpu, libraries: Libraries | None) -> GpuRoof:
