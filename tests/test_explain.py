@@ -434,3 +434,18 @@ def test_threads_that_ran_one_after_the_other_prove_nothing():
     race._judge()
     assert race.sure
     assert race.rates[True] == [20.0]
+
+
+def test_what_runs_once_is_not_part_of_a_call():
+    model = weft.nn.Sequential(weft.nn.Conv2d(3, 8, 3), weft.nn.BatchNorm2d(8), weft.nn.ReLU()).eval()
+    x = values(2, 3, 10, 10)
+    call = weft.jit(model)
+    expected = call(x).numpy()
+    found = call.explain(x)
+    program = call._for((x,), {}).executable.program
+    assert any(c.once for c in program.calls), "the filter is scaled and packed once"
+    assert found.prepared > 0
+    assert len(found.rows) == sum(not c.once for c in program.calls)
+    assert "prepare constants run once" in str(found)
+    assert found.plain > 0
+    np.testing.assert_array_equal(call(x).numpy(), expected)

@@ -80,6 +80,7 @@ class Explanation:
     runs: int  # that the times are the medians of
     plain: float = 0.0  # seconds of a run without a clock; 0: not measured
     overhead: float | None = None  # share of time that the clock adds
+    prepared: int = 0  # kernels that run once, until constants change: they are not among the rows
 
     @property
     def seconds(self) -> float:
@@ -102,6 +103,8 @@ class Explanation:
         shown = [self.rows[i] for i in (longest if by_time else sorted(longest))]
         hidden = len(self.rows) - len(shown)
         more = [f"{hidden} shorter ones are not shown"] if hidden else []
+        if self.prepared:
+            more.append(f"{self.prepared} kernels that prepare constants run once and are not counted")
         return "\n".join([*_table(self, shown, sources), *more, "", _roof_text(self.roof), *_memory_text(self.memory)])
 
     def __str__(self) -> str:
@@ -115,11 +118,14 @@ def explain(executable: Executable, inputs: Sequence[int], repeats: int | None =
     numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
     total = sum(c.seconds for c in found.calls)
     live = planning.describe.live_bytes(found.program)
+    prepared = len({c.kernel for c in found.program.calls if c.once} - {c.call.kernel for c in found.calls})
     rows = tuple(
         _row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit, live.get(c.call.kernel, 0))
         for c in found.calls
     )
-    return Explanation(rows, _memory(found.program), limit, executable.where, found.runs, found.plain, found.overhead)
+    return Explanation(
+        rows, _memory(found.program), limit, executable.where, found.runs, found.plain, found.overhead, prepared
+    )
 
 
 def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline, live: int) -> Row:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import Scope
 
-NOTHING = 1e-12  # seconds: a layer that only renames values, such as a flatten
+NOTHING = 1e-6  # of the time: layers that only rename values, such as a flatten, are not listed
 OUTSIDE = "outside of layers"  # the loss, metrics, the user's own code
 
 
@@ -83,7 +83,8 @@ def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) ->
             wanted = group(scope)
             before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
             found[wanted] = before + _part(kernel, share)
-    return _told_apart([one for one in found.values() if one.seconds > NOTHING])
+    least = NOTHING * sum(one.seconds for one in found.values())
+    return _told_apart([one for one in found.values() if one.seconds > least])
 
 
 def _part(kernel: KernelProfile, share: float) -> LayerProfile:

@@ -122,6 +122,8 @@ def _worst(found: PrintableProfile, most: int) -> str:
 def _notes(found: PrintableProfile) -> str:
     explanation = found.explanation
     lines = [f"roof: {explanation.roof}"]
+    if explanation.prepared:
+        lines.append(f"constants: {explanation.prepared} kernels that prepare them run once and are not counted")
     if explanation.overhead is not None:
         lines.append(
             f"clock: the kernels are timed inside the program, medians of {explanation.runs} runs; a run with the clock takes "

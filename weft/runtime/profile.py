@@ -1,6 +1,7 @@
 """Running a compiled program with a clock: what each of its calls takes.
 
-A variant of the program is made that notes the time after every call. It runs on copies of all memory that it writes to, so
+A variant of the program is made that notes the time after every call. What is done once, such as packing weights that do not change, is done
+before and not part of it. It runs on copies of all memory that it writes to, so
 the values of whoever asks stay as they are, and every run starts from the same ones.
 """
 
@@ -34,7 +35,8 @@ def profile(
     """Run a program on inputs at these addresses, several times, with a clock and without. Nothing is written to the inputs."""
     run = _IsolatedRun(program, inputs, options)
     for timed in (False, True):
-        run.seconds(timed)  # memory is touched for the first time, threads wake up
+        run.seconds(timed)  # memory is touched for the first time, threads wake up, constants are prepared
+    run.prepare_constants = False
     runs: list[np.ndarray] = []
     whole: dict[bool, list[float]] = {False: [], True: []}
     end = time.perf_counter() + ENOUGH
@@ -44,7 +46,9 @@ def profile(
         runs.append(run.ticks.copy())
     ticks = np.median(runs, axis=0) if program.calls else np.zeros(0)
     seconds = np.maximum(ticks, 0.5) / ticks_per_us() / 1e6  # the clock may be too slow to see a call at all
-    calls = [CallTime(i, c, float(s)) for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True))]
+    calls = [
+        CallTime(i, c, float(s)) for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True)) if not c.once
+    ]
     return Profile(program, calls, len(runs), *(float(np.median(whole[timed])) for timed in (False, True)))
 
 
@@ -57,6 +61,7 @@ class _IsolatedRun:
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
         self._status = np.array([0, 0, 1], np.int64)
+        self.prepare_constants = True  # what is done once, until constants change
         self.ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
 
@@ -81,6 +86,7 @@ class _IsolatedRun:
         for target, source, size in self._restore:
             ctypes.memmove(target, source, size)
         self.ticks[:] = 0
+        self._status[2] = self.prepare_constants
         begin = time.perf_counter()
         self._team.run(self._main[timed], ctypes.addressof(self._frame))
         taken = time.perf_counter() - begin

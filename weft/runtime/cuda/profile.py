@@ -23,7 +23,7 @@ from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...graph.graph import Graph
 from ..facts import CallTime, GpuRoof, Profile
-from .command_runner import CommandRunner
+from .command_runner import CommandRunner, is_not_once, is_once
 from .driver import Gpu
 from .libraries import Libraries
 from .memory import DeviceMemory, keep_busy
@@ -59,14 +59,15 @@ def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | N
     steps, commands = written_commands(program), executable.commands
     assert len(steps) == len(commands)
     frame, restore, _rooms = _frame(executable, inputs)
-    runs = []
+    runs: list[list[float]] = []
     for _ in range(1 + (repeats or FEWEST)):  # the first one loads code
         for target, source, size in restore:
             gpu.copy(target, source, size)
         keep_busy(gpu, ENQUEUED * len(commands))
         marks = [gpu.mark()]
         for command in commands:
-            executable.runner.run([command], frame)
+            if not runs or not is_once(command):  # constants are prepared in the first run only
+                executable.runner.run([command], frame)
             marks.append(gpu.mark())
         gpu.wait()
         runs.append([gpu.seconds(*pair) for pair in pairwise(marks)])
@@ -76,8 +77,8 @@ def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | N
     for step, time in zip(steps, seconds, strict=True):
         for call in step.calls:  # several small kernels share a launch, and its time
             total[call] += float(time) / len(step.calls)
-    calls = [CallTime(i, call, max(total[call], 1e-9)) for i, call in enumerate(program.calls)]
-    return Profile(program, calls, len(runs) - 1, plain, float(sum(seconds)))
+    calls = [CallTime(i, call, max(total[call], 1e-9)) for i, call in enumerate(program.calls) if not call.once]
+    return Profile(program, calls, len(runs) - 1, plain, sum(call.seconds for call in calls))
 
 
 def _replayed(
@@ -87,7 +88,7 @@ def _replayed(
     gpu = executable.gpu
     if executable.commands.decides or not len(executable.commands):
         return 0.0
-    graph = gpu.record(lambda: executable.runner.run(executable.commands, frame))
+    graph = gpu.record(lambda: executable.runner.run(executable.commands, frame, is_not_once))
     found = []
     for _ in range(1 + repeats):
         for target, source, size in restore:
