@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from .profile import ProgramProfile
@@ -19,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 66, 20, 18, 46
 COLOURS = ("#3b6fd4", "#d9622b", "#2e9e6b", "#8d5bd0")
 SMALLEST, LARGEST = 4.0, 15.0  # radii of dots
 SHOWN = 0.002  # of the time: layers with less are left out
+LETTER, LINE = 6.6, 15.0  # width of a letter and height of a line
 NAMED = 6  # layers of each profile that have a name in the picture
 
 
@@ -29,7 +31,7 @@ def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
     scale = _Scale([dot for _, _, dots in series for dot in dots], [found.roof for found in records.values()])
     parts = [*_grid(scale)]
     drawn: list[tuple[str, RoofLines]] = []
-    placed: list[tuple[float, float]] = []  # names
+    placed = [_roof_label_box(scale, found.roof) for found in records.values() if found.roof.peak]
     for number, (name, found, dots) in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
         if not any(where == found.where and _are_close(found.roof, roof) for where, roof in drawn):
@@ -101,7 +103,7 @@ def _roof(scale: _Scale, roof: RoofLines, colour: str, name: str) -> Iterator[st
         look = ' stroke-width="1.6"' if number == 0 else ' stroke-width="1.2" stroke-dasharray="5 4" opacity=".7"'
         yield f'<polyline points="{line}" fill="none" stroke="{colour}"{look}/>'
         label = f"{escape(name)}, {amount(peak)}FLOP/s" if number == 0 else f"{amount(peak)}FLOP/s in {width}"
-        yield f'<text x="{WIDTH - RIGHT - 4}" y="{scale.y(peak) - 6:.1f}" text-anchor="end" class="halo" style="fill:{colour}">{label}</text>'
+        yield f'<text x="{scale.x(corner) + 6:.1f}" y="{scale.y(peak) - 7:.1f}" class="halo" style="fill:{colour}">{label}</text>'
     yield from _slope_label(scale, roof, start, colour)
 
 
@@ -129,16 +131,44 @@ def _slope_label(scale: _Scale, roof: RoofLines, start: float, colour: str) -> I
     yield f'<text transform="{turned}" text-anchor="middle" class="halo" style="fill:{colour}">{amount(roof.bandwidth)}B/s</text>'
 
 
+@dataclass(frozen=True)
+class _LabelBox:
+    """Where a name stands in the picture."""
+
+    left: float
+    right: float
+    y: float
+
+    def overlaps(self, other: _LabelBox) -> bool:
+        return self.left < other.right and other.left < self.right and abs(self.y - other.y) < LINE
+
+
+def _roof_label_box(scale: _Scale, roof: RoofLines) -> _LabelBox:
+    assert roof.peak is not None
+    assert roof.bandwidth is not None
+    left = scale.x(roof.peak / roof.bandwidth)
+    return _LabelBox(left, left + 26 * LETTER, scale.y(roof.peak) - 10)
+
+
+def _label_box(label: str, x: float, y: float, radius: float) -> _LabelBox:
+    """Right of a dot, or left of it where there is no room."""
+    width = LETTER * len(label)
+    left = x + radius + 4
+    if left + width > WIDTH - RIGHT:
+        left = x - radius - 4 - width
+    return _LabelBox(left, left + width, y)
+
+
 def _marks(
     scale: _Scale,
     dots: Sequence[LayerRecord],
     found: ProfileRecord,
     colour: str,
     name: str,
-    placed: list[tuple[float, float]],
+    placed: list[_LabelBox],
 ) -> Iterator[str]:
     most = max((one.seconds for one in dots), default=1.0)
-    named = 0
+    names: list[str] = []  # above all dots
     for one in sorted(dots, key=lambda one: -one.seconds):
         rate = one.rate
         radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(one.seconds / most)
@@ -151,9 +181,8 @@ def _marks(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}" fill-opacity=".55" stroke="{colour}" '
             f'data-layer="{escape(one.label)}" data-series="{escape(name)}"><title>{escape(title)}</title></circle>'
         )
-        free = all(abs(x - px) > 90 or abs(y - py) > 14 for px, py in placed)
-        if named < NAMED and free:
-            named += 1
-            placed.append((x, y))
-            side = ("end", -radius - 4) if x > WIDTH - 160 else ("start", radius + 4)
-            yield f'<text class="halo" x="{x + side[1]:.1f}" y="{y + 4:.1f}" text-anchor="{side[0]}">{escape(one.label)}</text>'
+        box = _label_box(one.label, x, y, radius)
+        if len(names) < NAMED and not any(box.overlaps(other) for other in placed):
+            placed.append(box)
+            names.append(f'<text class="halo" x="{box.left:.1f}" y="{y + 4:.1f}">{escape(one.label)}</text>')
+    yield from names
