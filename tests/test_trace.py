@@ -10,6 +10,7 @@ import pytest
 import weft
 from trace_tools import Events, checked, names
 from weft import data, insight, nn, optim
+from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.knobs import knobs
 from weft.timeline import RECORDING, CallLabel, CallSpan, TimelineRow, with_parents
@@ -187,3 +188,28 @@ def test_calls_of_one_layer_share_a_parent() -> None:
         ("phase", "backward", 6, 7),
         ("layer", "b", 6, 7),
     ]
+
+
+def test_weft_train_writes_a_trace_that_is_no_setting_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def train(settings: dict[str, Any], listener: Any) -> None:
+        given.append(settings)
+        weft.jit(lambda x: x + 1)(weft.ones(3))
+
+    monkeypatch.setattr("weft.jobs.training.train", train)
+    assert main(["train", "digits", f"trace={tmp_path / 'trace.json'}"]) == 0
+    assert "trace" not in given[0]
+    assert names(checked(tmp_path / "trace.json")["main thread"], "call") == ["<lambda>"]
+
+
+def test_weft_profile_writes_calls_without_what_they_take_to_compile(tmp_path: Path) -> None:
+    assert (
+        main(["profile", "mlp", "size=8", "classes=3", "seconds=0", "batch=2", f"trace={tmp_path / 'trace.json'}"]) == 0
+    )
+    found = checked(tmp_path / "trace.json")["main thread"]
+    assert names(found, "user") == [f"call {number} on cpu" for number in range(1, 6)]
+    assert len(names(found, "call")) == 5
+    assert not names(found, "compile")

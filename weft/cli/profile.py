@@ -10,8 +10,7 @@ from ..errors import UserError
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
-from ..insight.trace_events import save_trace
-from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report
+from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report, save_timeline
 from ..jobs.profile_subject import ProfileSubject, find_subject
 from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
 from ..jobs.settings import device_name
@@ -59,7 +58,7 @@ KNOWN = {
     "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of against"),
     "rows": Setting(count, 40, "number of layers to show"),
     "json": Setting(flag, False, "print JSON, for programs"),
-    "trace": Setting(str, None, "write a trace for Perfetto or chrome://tracing: trace=FILE.json"),
+    "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
     "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
 }  # fmt: skip
 
@@ -101,10 +100,11 @@ def _check_folders(given: Words) -> None:
 
 
 def _report(given: Words) -> None:
-    found = profile_report(_subject(given, given.plain[0]), _options(given))
+    subject, options = _subject(given, given.plain[0]), _options(given)
+    found = profile_report(subject, options)
     print(as_json(found.to_dict()) if given["json"] else found.text(given["rows"]))
     if given["trace"]:
-        save_trace(given["trace"], found.profiles)
+        save_timeline(given["trace"], subject, options, found)
         _written(given, given["trace"])
     if given["plot"]:
         _written(given, *found.save_plots(given["plot"]))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,26 @@ def trace(path: str | Path, *, limit: int = LIMIT) -> Iterator[Timeline]:
     >>> {"compile", "call", "kernel"} <= {event.get("cat") for event in events}
     True
     """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise UserError("trace", f"{target} needs a folder that exists, got {target.parent}.")
+    with ExitStack() as at_end, recording(limit) as timeline:
+        at_end.callback(lambda: replace_file(target, [trace_json(timeline).encode()], "trace"))
+        yield timeline
+
+
+@contextmanager
+def recording(limit: int = LIMIT) -> Iterator[Timeline]:
+    """The same without a file: the timeline, whose `slices` can be read afterwards."""
     if RECORDING.active is not None:
         raise UserError("trace", "one trace is recorded at a time, and one is being recorded. End that one first.")
     if not isinstance(limit, int) or limit < 1:
         raise UserError("trace", f"limit is a number of slices from 1, got {limit!r}.")
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise UserError("trace", f"{target} needs a folder that exists, got {target.parent}.")
     timeline = RECORDING.active = Timeline(limit)
     try:
         yield timeline
     finally:
         timeline.stop()
-        replace_file(target, [trace_json(timeline).encode()], "trace")
 
 
 def annotate(name: str, **facts: Any) -> AbstractContextManager[None]:
