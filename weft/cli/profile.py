@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..insight.graph_picture import COSTS
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
@@ -59,6 +60,8 @@ KNOWN = {
     "rows": Setting(count, 40, "number of layers to show"),
     "json": Setting(flag, False, "print JSON, for programs"),
     "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
+    "graph": Setting(str, None, "write a picture of the layers in the order of data flow, coloured by what they cost: graph=FILE.svg"),
+    "by": Setting(str, "time", "what colours that picture", choices=tuple(COSTS)),
     "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
 }  # fmt: skip
 
@@ -92,7 +95,7 @@ def profile(words: Sequence[str]) -> None:
 
 def _check_folders(given: Words) -> None:
     """Reject files that cannot be written before anything is measured."""
-    for name in ("trace", "plot"):
+    for name in ("trace", "plot", "graph"):
         if given[name] and not Path(given[name]).parent.is_dir():
             raise UserError(
                 "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
@@ -106,6 +109,8 @@ def _report(given: Words) -> None:
     if given["trace"]:
         save_timeline(given["trace"], subject, options, found)
         _written(given, given["trace"])
+    if given["graph"]:
+        _written(given, *found.save_graphs(given["graph"], given["by"]))
     if given["plot"]:
         _written(given, *found.save_plots(given["plot"]))
 

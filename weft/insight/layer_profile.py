@@ -82,11 +82,12 @@ def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) ->
         for scope, share in kernel.layers:
             wanted = group(scope)
             before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
-            found[wanted] = before + _part(kernel, share)
+            found[wanted] = before + part_of(kernel, share)
     return _told_apart([one for one in found.values() if one.seconds > NOTHING])
 
 
-def _part(kernel: KernelProfile, share: float) -> LayerProfile:
+def part_of(kernel: KernelProfile, share: float) -> LayerProfile:
+    """A share of a kernel."""
     return LayerProfile(
         "",
         "",

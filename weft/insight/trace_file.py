@@ -37,7 +37,7 @@ def trace(path: str | Path, *, limit: int = LIMIT) -> Iterator[Timeline]:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with trace(f"{folder}/trace.json"):
     ...         value = step(weft.ones((8, 8))).item()
-    ...     events = json.loads(open(f"{folder}/trace.json").read())["traceEvents"]
+    ...     events = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
     >>> {"compile", "call", "kernel"} <= {event.get("cat") for event in events}
     True
     """

@@ -98,6 +98,18 @@ class ProfileReport:
         second.write_text(throughput_svg(self.throughput.rows, f"{self.title}, {self.what}"), encoding="utf-8")
         return [path, second]
 
+    def save_graphs(self, path: str | Path, by: str = "time") -> list[Path]:
+        """Write the picture of the layers, coloured by time, energy or memory; of further devices beside it."""
+        path = Path(path)
+        files = {
+            name: path if i == 0 else path.with_name(f"{path.stem}-{name.replace(':', '')}{path.suffix}")
+            for i, name in enumerate(self.profiles)
+        }
+        for name, file in files.items():
+            title = f"{self.title}, {self.what}, batch {self.batch}, {name}"
+            file.write_text(self.profiles[name].graph_svg(by, title), encoding="utf-8")
+        return list(files.values())
+
     def __str__(self) -> str:
         return self.text()
 

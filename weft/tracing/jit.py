@@ -166,6 +166,10 @@ class Jit(Generic[R]):
         function = self._trace(key, args, kwargs)
         return function, planned_program(function)
 
+    def traced_function(self, *args: Any, **kwargs: Any) -> TracedFunction:
+        """What a call with these arguments runs, as it was traced: its graph, arguments and state."""
+        return self._for(args, kwargs).traced
+
     def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
         """The graph as it was traced, and after each pass of the compiler: print them with .text()."""
         made = self._for(args, kwargs)
