@@ -122,3 +122,18 @@ def test_weft_profile_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "written: " in capsys.readouterr().out
     assert "mlp for 1x8x8 images, 3 classes, infer, batch 2, cpu" in path.read_text()
     assert "energy of a call, modelled" in path.read_text()
+
+
+def test_a_cheap_layer_that_begins_a_branch_has_a_box_of_its_own(trained: ProgramProfile) -> None:
+    """Otherwise the box before it would have the shape of one branch."""
+    flow = (
+        FlowLayer("", "input", 1, (2,), (), 1),
+        FlowLayer("layers.2", "Linear", trained.flow[1].root, (2, 8), (0,), 1),
+        FlowLayer("left", "Conv2d", 1, (2, 3), (1,), 1),
+        FlowLayer("right", "Conv2d", 1, (2, 4), (1,), 1),
+        FlowLayer("after", "ReLU", 1, (2, 5), (3,), 1),
+    )
+    found = boxes(replace(trained, flow=flow).graph_svg())
+    assert "2 × 8" in found["layers.2"]
+    assert found["left"] == ["Conv2d", "2 × 3"]
+    assert found["right"] == ["Conv2d + ReLU", "2 × 5"]

