@@ -26,6 +26,7 @@ LAYERS = [
     ["hints"],
     ["locks"],
     ["signals"],
+    ["timeline"],
     ["nvml"],
     ["knobs"],
     ["dtypes"],

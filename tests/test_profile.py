@@ -47,6 +47,7 @@ def test_the_json_has_everything(trained: ProgramProfile) -> None:
     known = json.loads(trained.to_json())
     assert known.keys() == {
         "where",
+        "flow",
         "seconds",
         "clock_overhead",
         "runs",

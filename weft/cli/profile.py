@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..insight.graph_picture import COSTS
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
-from ..insight.trace_events import save_trace
-from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report
+from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report, save_timeline
 from ..jobs.profile_subject import ProfileSubject, find_subject
 from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
 from ..jobs.settings import device_name
@@ -59,7 +59,9 @@ KNOWN = {
     "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of against"),
     "rows": Setting(count, 40, "number of layers to show"),
     "json": Setting(flag, False, "print JSON, for programs"),
-    "trace": Setting(str, None, "write a trace for Perfetto or chrome://tracing: trace=FILE.json"),
+    "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
+    "graph": Setting(str, None, "write a picture of the layers in the order of data flow, coloured by what they cost: graph=FILE.svg"),
+    "by": Setting(str, "time", "what colours that picture", choices=tuple(COSTS)),
     "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
 }  # fmt: skip
 
@@ -93,7 +95,7 @@ def profile(words: Sequence[str]) -> None:
 
 def _check_folders(given: Words) -> None:
     """Reject files that cannot be written before anything is measured."""
-    for name in ("trace", "plot"):
+    for name in ("trace", "plot", "graph"):
         if given[name] and not Path(given[name]).parent.is_dir():
             raise UserError(
                 "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
@@ -101,11 +103,14 @@ def _check_folders(given: Words) -> None:
 
 
 def _report(given: Words) -> None:
-    found = profile_report(_subject(given, given.plain[0]), _options(given))
+    subject, options = _subject(given, given.plain[0]), _options(given)
+    found = profile_report(subject, options)
     print(as_json(found.to_dict()) if given["json"] else found.text(given["rows"]))
     if given["trace"]:
-        save_trace(given["trace"], found.profiles)
+        save_timeline(given["trace"], subject, options, found)
         _written(given, given["trace"])
+    if given["graph"]:
+        _written(given, *found.save_graphs(given["graph"], given["by"]))
     if given["plot"]:
         _written(given, *found.save_plots(given["plot"]))
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
+from ..timeline import RECORDING, recorded
 from .dataset import Arrays
 from .image_readers import Encoded, MappedImages
+from .loading_stages import loading_stages
 from .subset import Subset
 
 
@@ -189,8 +191,10 @@ class _PrefetchThreads:
         return lambda: self._result(future, indices)
 
     def _result(self, future: Future[_Filled] | None, indices: np.ndarray) -> Pair:
-        here = future is not None and self._owns_threads()
-        return _raise_failure(future.result() if future and here else _fill(self.dataset, indices))
+        if future is None or not self._owns_threads():
+            return _raise_failure(_fill(self.dataset, indices))
+        with recorded("wait for data", "wait"):
+            return _raise_failure(future.result())
 
     def _owns_threads(self) -> bool:
         """Whether this is the process that started the threads: a forked process has no copy of them and would hang."""
@@ -213,7 +217,8 @@ _Filled = Pair | _Failure
 def _fill(dataset: IndexableDataset, indices: np.ndarray) -> _Filled:
     """Read the arrays of a batch as copies, so that the dataset may reuse its buffers."""
     try:
-        x, y = _native_read_only(_inputs(dataset, indices)), _native_read_only(np.array(dataset.labels[indices]))
+        with recorded("load a batch", "data", examples=len(indices)):
+            x, y = _native_read_only(_inputs(dataset, indices)), _native_read_only(np.array(dataset.labels[indices]))
     except Exception as error:  # any error of a user's dataset is raised in the consumer's thread
         return _Failure(_read_failure(dataset, indices, error), error)
     if len(x) != len(indices):
@@ -227,9 +232,21 @@ def _inputs(dataset: IndexableDataset, indices: np.ndarray) -> np.ndarray:
         indices, dataset = dataset.indices[indices], dataset.base
     if type(dataset) is Arrays:  # a single copy from memory or from a mapped file
         return np.take(np.asarray(dataset.x), indices, axis=0)
+    if isinstance(dataset, Encoded) and RECORDING.active is not None:
+        return _inputs_by_stage(dataset, indices)
     if isinstance(dataset, (MappedImages, Encoded)):  # they return copies already
         return dataset.inputs(indices)
     return np.array(dataset.inputs(indices), order="C")
+
+
+def _inputs_by_stage(dataset: Encoded, indices: np.ndarray) -> np.ndarray:
+    """The same, reading and decoding apart on the timeline that is being recorded."""
+    found: Any = indices
+    for name, stage in loading_stages(dataset):
+        with recorded(name, "data"):
+            found = stage(found)
+    array: np.ndarray = found
+    return array
 
 
 def _native_read_only(array: np.ndarray) -> np.ndarray:

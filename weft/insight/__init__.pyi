@@ -47,3 +47,5 @@ from .throughput import throughput as throughput
 from .throughput_plot import throughput_svg as throughput_svg
 from .throughput_table import ThroughputRow as ThroughputRow
 from .throughput_table import ThroughputTable as ThroughputTable
+from .trace_file import annotate as annotate
+from .trace_file import trace as trace

@@ -27,7 +27,7 @@ def call_times(
     begun = time.perf_counter()
     done = 0
     while done < warmup and (done < 2 or time.perf_counter() - begun < LONGEST / 4):
-        _wait(function(*args))
+        wait_for(function(*args))
         done += 1
     return CallTimes.of(_measured(function, args, calls, told), done)
 
@@ -46,12 +46,12 @@ def _measured(
             told(len(found), wanted)
             last = time.perf_counter()
         start = time.perf_counter()
-        _wait(function(*args))
+        wait_for(function(*args))
         found.append(time.perf_counter() - start)
     return found
 
 
-def _wait(result: Any) -> None:
+def wait_for(result: Any) -> None:
     """Until the result is in host memory: a GPU works on after a call has returned."""
     for leaf in flatten(result)[0]:
         if isinstance(leaf, Tensor):

@@ -82,12 +82,13 @@ def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) ->
         for scope, share in kernel.layers:
             wanted = group(scope)
             before = found.get(wanted) or LayerProfile(wanted.path, wanted.kind, wanted.phase, root=wanted.root)
-            found[wanted] = before + _part(kernel, share)
+            found[wanted] = before + part_of(kernel, share)
     least = NOTHING * sum(one.seconds for one in found.values())
     return _told_apart([one for one in found.values() if one.seconds > least])
 
 
-def _part(kernel: KernelProfile, share: float) -> LayerProfile:
+def part_of(kernel: KernelProfile, share: float) -> LayerProfile:
+    """A share of a kernel."""
     return LayerProfile(
         "",
         "",

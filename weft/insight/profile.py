@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,8 @@ from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of
 from .energy_counts import row_counts
 from .energy_model import energy
+from .graph_picture import graph_svg
+from .layer_flow import FlowLayer, layer_flow
 from .layer_profile import KernelProfile, LayerProfile, summed
 from .profile_text import profile_text
 
@@ -33,6 +35,7 @@ class ProgramProfile:
     kernels: tuple[KernelProfile, ...]
     explanation: Explanation
     node_nm: float  # process of the energy model
+    flow: tuple[FlowLayer, ...] = ()  # the layers in the order of data flow; empty if it is not known
 
     @property
     def where(self) -> str:
@@ -72,6 +75,10 @@ class ProgramProfile:
         """The kernels that lose most time against the roof, worst first."""
         return sorted(self.kernels, key=lambda k: k.least - k.seconds)[:most]
 
+    def graph_svg(self, by: str = "time", title: str = "") -> str:
+        """The layers in the order of data flow, with shapes, coloured by time, energy or memory."""
+        return graph_svg(self.flow, self.kernels, by, title)
+
     def to_json(self) -> str:
         """Everything as JSON."""
         known = {
@@ -82,6 +89,7 @@ class ProgramProfile:
             "roof": asdict(self.explanation.roof),  # type: ignore[call-overload]
             "memory": asdict(self.explanation.memory),
             "energy": {"joules": self.total.joules, "modelled": True, "process_nm": self.node_nm},
+            "flow": [asdict(one) for one in self.flow],
             "layers": [asdict(one) | {"label": one.label, "roof": one.roof} for one in self.layers],
             "kernels": [asdict(k) | {"roof": k.roof, "bound": self.bound(k).limit} for k in self.kernels],
         }
@@ -107,7 +115,10 @@ def profile(
     True
     """
     compiled = function if isinstance(function, Jit) else jit(function)
-    return profile_of(compiled.explain(*args, repeats=repeats, **kwargs), node_nm)
+    found = profile_of(compiled.explain(*args, repeats=repeats, **kwargs), node_nm)
+    traced = compiled.traced_function(*args, **kwargs)
+    first = len(traced.streams)
+    return replace(found, flow=layer_flow(traced.graph, traced.graph.inputs[first : first + traced.given]))
 
 
 def profile_of(explanation: Explanation, node_nm: float = 45) -> ProgramProfile:

@@ -10,6 +10,7 @@ from ..compiler.cpu.roofline import Roof
 from ..errors import Scope, UserError
 from ..explain import Explanation, MemoryUse
 from ..runtime.facts import GpuRoof, Roofline
+from .layer_flow import flow_from_json
 from .layer_profile import KernelProfile
 from .profile import ProgramProfile
 
@@ -27,7 +28,8 @@ def profile_from_json(known: Mapping[str, Any]) -> ProgramProfile:
         memory = MemoryUse(**{**known["memory"], "largest": ()})
         plain, runs, overhead = known["seconds"], known["runs"], known["clock_overhead"]
         explanation = Explanation((), memory, _roof(known["roof"]), known["where"], runs, plain, overhead)
-        return ProgramProfile(tuple(map(_kernel, known["kernels"])), explanation, known["energy"]["process_nm"])
+        kernels, flow = tuple(map(_kernel, known["kernels"])), flow_from_json(known.get("flow", ()))
+        return ProgramProfile(kernels, explanation, known["energy"]["process_nm"], flow)
     except (KeyError, TypeError) as error:
         raise UserError("profile", f"a profile as JSON is required, got one without {error}.") from None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, WeftError
+from ..insight.call_times import wait_for
 from ..insight.machines import machine_like
 from ..insight.profile import ProgramProfile, profile
 from ..insight.profile_text import LAYERS, profile_text
@@ -22,10 +23,12 @@ from ..insight.side_by_side import MachineRow, check_machines, machine_text, sid
 from ..insight.throughput import MOST_BATCH, Step, throughput
 from ..insight.throughput_plot import throughput_svg
 from ..insight.throughput_table import ThroughputTable
+from ..insight.trace_file import annotate, recording, trace
 from ..knobs import knobs
 from ..runtime import device as find_device
 from .profile_subject import ProfileSubject
 
+TRACED_CALLS = 5  # of a timeline, on each device
 BATCH = 16  # examples of a step, unless said otherwise
 DEVICES = {"both": ("cpu", "cuda")}
 
@@ -95,6 +98,18 @@ class ProfileReport:
         second.write_text(throughput_svg(self.throughput.rows, f"{self.title}, {self.what}"), encoding="utf-8")
         return [path, second]
 
+    def save_graphs(self, path: str | Path, by: str = "time") -> list[Path]:
+        """Write the picture of the layers, coloured by time, energy or memory; of further devices beside it."""
+        path = Path(path)
+        files = {
+            name: path if i == 0 else path.with_name(f"{path.stem}-{name.replace(':', '')}{path.suffix}")
+            for i, name in enumerate(self.profiles)
+        }
+        for name, file in files.items():
+            title = f"{self.title}, {self.what}, batch {self.batch}, {name}"
+            file.write_text(self.profiles[name].graph_svg(by, title), encoding="utf-8")
+        return list(files.values())
+
     def __str__(self) -> str:
         return self.text()
 
@@ -125,6 +140,21 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
         batch = _largest(table, batches)
         rows = _machines(options, profiles, table, batch)
     return ProfileReport(subject.title, options.what, batch, profiles, table, tuple(rows), tuple(notes))
+
+
+def save_timeline(path: str | Path, subject: ProfileSubject, options: ProfileOptions, found: ProfileReport) -> None:
+    """Write a trace of some calls on each device that was profiled, after one that compiles what is recorded."""
+    with knobs.set(threads=options.threads or knobs.threads):
+        steps = {}
+        for name in found.profiles:
+            with knobs.set(device=name), recording():
+                function, args = steps[name] = subject.step(found.batch, found.what)
+                wait_for(function(*args))
+        with trace(path):
+            for name, (function, args) in steps.items():
+                for number in range(TRACED_CALLS):
+                    with knobs.set(device=name), annotate(f"call {number + 1} on {name}"):
+                        wait_for(function(*args))
 
 
 def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptions, rounds: int) -> RegressionReport:

@@ -15,7 +15,8 @@ from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from ..options import CompileOptions
-from .device import STATE_LOCK, Buffer, Device, Executable, NodeProgram
+from ..timeline import recorded
+from .device import EAGER, STATE_LOCK, Buffer, Device, Executable, NodeProgram
 from .native import LARGE, work
 
 IMPOSSIBLE = 1 << 48  # elements: no machine has memory for so many
@@ -53,7 +54,7 @@ class CompilingDevice(Device):
             if executable is not None:
                 with STATE_LOCK:
                     return self._run(executable, leaves, program.wanted)
-        with STATE_LOCK:
+        with STATE_LOCK, recorded(EAGER, "interpret"):
             return self.interpret(program)
 
     def _executable(self, key: Structure, program: NodeProgram, leaves: Sequence[Node]) -> Executable | None:
@@ -71,7 +72,8 @@ class CompilingDevice(Device):
                 return None
             if not all(self.can_compile(node.op) for node in program.order):  # asked last: it imports the compiler
                 return None
-            made = self.executable(close(leaves, program.wanted), {}, CompileOptions.numbered(key[0]), frozenset())
+            with recorded(f"compile {EAGER}", "compile"):
+                made = self.executable(close(leaves, program.wanted), {}, CompileOptions.numbered(key[0]), frozenset())
             self._compiled[key] = made
             if len(self._compiled) > REMEMBERED:
                 self._compiled.popitem(last=False)

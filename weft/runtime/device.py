@@ -70,6 +70,9 @@ class NodeProgram:
     wanted: Sequence[Node]
 
 
+EAGER = "eager operations"  # the label of an executable that no function was compiled to
+
+
 class Executable(Protocol):
     """A compiled program. Every device implements all of it; code above the runtime never asks which device it is for.
 
@@ -80,6 +83,7 @@ class Executable(Protocol):
     graph: Graph
     updates: dict[int, int]  # outputs that replace inputs
     options: CompileOptions  # that it was compiled under
+    label: str  # the name of the function that it was compiled from, for timelines
 
     @property
     def facts(self) -> Facts:

@@ -27,10 +27,12 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
 from ..options import CompileOptions
-from .device import STATE_LOCK, Buffer
+from ..timeline import RECORDING, Timeline, recorded
+from .device import EAGER, STATE_LOCK, Buffer
 from .facts import Facts, Profile
 from .profile import profile
 from .team import address_of, symbols, team
+from .timestamps import TimestampedProgram
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -109,6 +111,8 @@ class NativeFacts(Facts):
 class NativeExecutable:
     """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
 
+    label = EAGER
+
     def __init__(
         self,
         graph: Graph,
@@ -144,6 +148,7 @@ class NativeExecutable:
         """Set what it was made of."""
         self.graph, self.updates, self.options = graph, dict(updates), options
         self.threads = options.threads
+        self._timestamped: TimestampedProgram | None = None
         self._times = compiler.conv_choice.times_of(graph)
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
         self._place = address_of()
@@ -245,12 +250,24 @@ class NativeExecutable:
                 self._frame[0] = self._arena.address(self.facts.arena)
             if self.facts.kept:
                 self._keep(again)
-            self._team.run(self._main, self._frame_address)
+            timeline = RECORDING.active
+            if timeline is None:
+                self._team.run(self._main, self._frame_address)
+            else:
+                self._run_recorded(timeline)
             if self._status[0]:
                 self._raise()
             self._made = True
         finally:
             _release()
+
+    def _run_recorded(self, timeline: Timeline) -> None:
+        """The same, with the times of all threads noted."""
+        if self._timestamped is None:
+            with recorded(f"prepare the trace of {self.label}", "compile"), self._as_made():
+                self._timestamped = TimestampedProgram(self.program, self.options)
+        with recorded(self.label, "call"):
+            self._timestamped.run(self._team, self._frame, timeline)
 
     def _keep(self, again: bool) -> None:
         """Allocate the persistent memory, and say whether this run must fill it."""

@@ -16,7 +16,7 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Op
 from ..options import CompileOptions
-from .device import Buffer, Device, NodeProgram, register
+from .device import EAGER, Buffer, Device, NodeProgram, register
 from .facts import CallTime, Facts, Profile
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class NullExecutable:
     """A program that is planned as for one thread of a CPU, and does nothing when it is run."""
 
     where = "no hardware"
+    label = EAGER
 
     def __init__(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]

@@ -57,7 +57,7 @@ class _IsolatedRun:
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         variants = {timed: compiler.module.write(program, timed=timed) for timed in (False, True)}
-        self._loaded = {timed: _loaded(written, bool(options.optimize)) for timed, written in variants.items()}
+        self._loaded = {timed: loaded_variant(written, bool(options.optimize)) for timed, written in variants.items()}
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
         self._status = np.array([0, 0, 1], np.int64)
@@ -98,7 +98,7 @@ class _IsolatedRun:
         return taken
 
 
-def _loaded(written: Any, optimize: bool) -> compiler.engine.Loaded:
+def loaded_variant(written: Any, optimize: bool) -> compiler.engine.Loaded:
     """The machine code of a variant. It is kept under its own text: then it is certain that its calls are these, in this order."""
     digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
     key = f"timed program {digest} optimize {optimize}"

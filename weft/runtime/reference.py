@@ -19,6 +19,7 @@ from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
 from ..options import CompileOptions
+from ..timeline import recorded
 from . import native
 from .array_device import ArrayDevice
 from .device import STATE_LOCK, Buffer, Device, NodeProgram, register
@@ -58,7 +59,7 @@ class InterpretedExecutable(native.NativeExecutable):
 
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
         given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
-        with STATE_LOCK:
+        with STATE_LOCK, recorded(self.label, "call"):
             # Copies: a result may be a view of an input, and an input is replaced.
             found = [np.array(array, order="C") for array in self._interpret(*given)]
             for number, position in self.updates.items():

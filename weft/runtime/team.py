@@ -106,6 +106,11 @@ def ticks_per_us() -> float:
     return _native().ticks_per_us
 
 
+def ticks() -> int:
+    """The time on that clock."""
+    return int(_native().read_ticks())
+
+
 _teams: dict[int, Team] = {}
 _everyone: weakref.WeakSet[Team] = weakref.WeakSet()
 
@@ -165,7 +170,8 @@ class _Native:
         self.calloc: Any = ctypes.CFUNCTYPE(address, ctypes.c_size_t, ctypes.c_size_t)(("calloc", libc))
         self.mutex_init: Any = ctypes.CFUNCTYPE(None, address, address)(("pthread_mutex_init", libc))
         self.cond_init: Any = ctypes.CFUNCTYPE(None, address, address)(("pthread_cond_init", libc))
-        self.ticks_per_us = _ticks_per_us(loaded.function("team.ticks", [], i64))
+        self.read_ticks: Any = loaded.function("team.ticks", [], i64)
+        self.ticks_per_us = _ticks_per_us(self.read_ticks)
         self._enter = _Method(b"run", loaded.address("team.enter"), _METH_FASTCALL, None)
         self._address = _Method(b"address", loaded.address("team.address"), _METH_O, None)
 

@@ -15,6 +15,7 @@ from ..options import CompileOptions
 from ..runtime import native
 from ..runtime.device import STATE_LOCK
 from ..runtime.facts import CallTime, Facts, Profile
+from ..timeline import recorded
 from .compile import compiled_program
 from .interpreter import Interpreter
 from .machine import TpuMachine
@@ -62,7 +63,7 @@ class TpuExecutable(native.NativeExecutable):
 
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
         given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
-        with STATE_LOCK:
+        with STATE_LOCK, recorded(self.label, "call"):
             # Copies: a result may be a view of an input, and an input is replaced.
             found = [np.array(array, order="C") for array in self._values.run(given)]
             for number, position in self.updates.items():

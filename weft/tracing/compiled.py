@@ -80,9 +80,9 @@ def planned(function: TracedFunction) -> Facts:
 def compiled(function: TracedFunction) -> Compiled:
     """The function compiled for its device."""
     home = function.device
-    return Compiled(
-        function, home, home.executable(function.graph, function.all_updates, function.options, function.constants)
-    )
+    executable = home.executable(function.graph, function.all_updates, function.options, function.constants)
+    executable.label = function.name
+    return Compiled(function, home, executable)
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from ..knobs import knobs
 from ..options import CompileOptions
 from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
+from ..timeline import recorded
 from .arguments import Aliases
 from .cache_key import Key, difference, key_of
 from .compiled import Aliased, CallMemory, Compiled, compiled, memory_needed, planned, planned_program
@@ -165,6 +166,10 @@ class Jit(Generic[R]):
         function = self._trace(key, args, kwargs)
         return function, planned_program(function)
 
+    def traced_function(self, *args: Any, **kwargs: Any) -> TracedFunction:
+        """What a call with these arguments runs, as it was traced: its graph, arguments and state."""
+        return self._for(args, kwargs).traced
+
     def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
         """The graph as it was traced, and after each pass of the compiler: print them with .text()."""
         made = self._for(args, kwargs)
@@ -200,7 +205,11 @@ class Jit(Generic[R]):
             if made is None:
                 if knobs.debug:
                     self._say_why(key)
-                made = compiled(self._trace(key, args, kwargs, aliases))
+                name = getattr(self.function, "__name__", "function")
+                with recorded(f"trace {name}", "compile"):
+                    traced_function = self._trace(key, args, kwargs, aliases)
+                with recorded(f"compile {name}", "compile"):
+                    made = compiled(traced_function)
             self.programs.add(key, made, self.remember)
             return made
 

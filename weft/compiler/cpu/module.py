@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -43,23 +44,32 @@ def write(
     target: CpuTarget | None = None,
     *,
     timed: bool = False,
+    timestamps: bool = False,
     barriers: bool = True,
     entry: str = "main",
     place_of: Callable[[Slot], int] = attrgetter("offset"),
 ) -> EmittedModule:
     """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
-    additional last entry of the frame. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
+    additional last entry of the frame. With `timestamps`, every thread writes its clock before and after every call to an array of i64
+    [threads, calls, 2] there, and waits for others only where the program does. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
     the offsets of slots, if they are not where the plan says.
     """
-    return _ModuleEmitter(program, target or current_target(), timed, barriers, place_of).written(entry)
+    return _ModuleEmitter(program, target or current_target(), timed, timestamps, barriers, place_of).written(entry)
 
 
 class _ModuleEmitter:
     def __init__(
-        self, program: KernelProgram, target: CpuTarget, timed: bool, barriers: bool, place_of: Callable[[Slot], int]
+        self,
+        program: KernelProgram,
+        target: CpuTarget,
+        timed: bool,
+        timestamps: bool,
+        barriers: bool,
+        place_of: Callable[[Slot], int],
     ) -> None:
         self.place_of = place_of
         self.top, self.target, self.timed, self.barriers = program, target, timed, barriers
+        self.timestamps = timestamps
         self.module = new_module("weft")
         self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
@@ -191,15 +201,31 @@ class _ModuleEmitter:
             if call.barrier and add_time is None:
                 self._barrier(code, team, tid, threads)
             if call.once:
-                with code.if_then(code.icmp_signed("!=", first, code.i64(0))):
+                with code.if_then(code.icmp_signed("!=", first, code.i64(0))), self._stamped(code, program, number):
                     self._call(code, frame, call, contexts, tid, threads)
             elif call.kind == "control":
-                self._control(code, frame, call, bodies[call.kernel])
+                with self._stamped(code, program, number):
+                    self._control(code, frame, call, bodies[call.kernel])
             else:
-                self._call(code, frame, call, contexts, tid, threads)
+                with self._stamped(code, program, number):
+                    self._call(code, frame, call, contexts, tid, threads)
             if add_time is not None:
                 add_time(number)
         return code.done(code.i64(0))
+
+    @contextmanager
+    def _stamped(self, code: Code, program: KernelProgram, number: int) -> Iterator[None]:
+        """What is emitted inside is a call whose begin and end every thread notes; the array has a part of its own for each thread."""
+        if not self.timestamps or program is not self.top:
+            yield
+            return
+        frame, tid = code.arguments[:2]
+        ticks = self._external(TICKS, [], I64)
+        of_thread = code.mul(tid, code.i64(2 * len(program.calls)))
+        own = code.at(code.read(frame, self.top.frame_size, PTR), of_thread, I64)
+        code.write(code.call(ticks, []), own, 2 * number)
+        yield
+        code.write(code.call(ticks, []), own, 2 * number + 1)
 
     def _call_timer(self, code: Code) -> Callable[[int], None]:
         """A function that emits a barrier and adds the time since the previous one to the total of a call."""

@@ -23,6 +23,7 @@ from ...graph.graph import Graph, close
 from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
+from ...timeline import recorded
 from .. import dlpack
 from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
@@ -69,7 +70,7 @@ class CudaDevice(CompilingDevice):
         return Buffer(self, array.shape, dtype, uploaded(self.gpu, array, dtype))
 
     def get(self, buffer: Buffer) -> np.ndarray:
-        with self.gpu.lock:
+        with self.gpu.lock, recorded("wait for a result", "wait"):
             array: np.ndarray = buffer.content.numpy()
             self.exchange.settle()
             self.context.check()

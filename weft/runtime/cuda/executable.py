@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...knobs import knobs
 from ...options import CompileOptions
-from ..device import Buffer
+from ...timeline import RECORDING, CallLabel, Timeline, recorded
+from ..device import EAGER, Buffer
 from ..facts import Facts, GpuRoof, Profile
 from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
@@ -42,6 +44,7 @@ from .measure import seconds
 from .memory import LARGE, DeviceArray, DeviceMemory, DoubleBuffer, PinnedMemory
 from .profile import gpu_roof, profile
 from .results import ResultBuffers
+from .stream_times import command_labels, enqueue_recorded, wanted_passes
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 REMEMBERED = 8  # graphs of one program, each for other addresses
@@ -101,6 +104,8 @@ class GrowingBuffer:
 class CudaExecutable:
     """See the head of this file."""
 
+    label = EAGER
+
     def __init__(
         self,
         context: GpuContext,
@@ -134,9 +139,9 @@ class CudaExecutable:
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
     def __del__(self) -> None:
-        for recorded in getattr(self, "_graphs", {}).values():
-            if recorded is not None:
-                self.gpu.forget(recorded)
+        for graph in getattr(self, "_graphs", {}).values():
+            if graph is not None:
+                self.gpu.forget(graph)
 
     @property
     def program(self) -> KernelProgram:
@@ -227,7 +232,8 @@ class CudaExecutable:
             return array, self._status.address  # some address: nothing is read there
         lane = self._lane(position)
         self._filled.append(lane)
-        return lane, lane.fill(array)
+        with recorded("copy an argument to the GPU", "copy", bytes=array.nbytes):
+            return lane, lane.fill(array)
 
     def _lane(self, position: int) -> DoubleBuffer:
         if position not in self._lanes:
@@ -255,7 +261,11 @@ class CudaExecutable:
                 frame = self._frame_of(inputs)
             except OutOfMemory:
                 raise OutOfMemory("cuda", self._too_large()) from None
-            self._enqueue(frame, again)
+            timeline = RECORDING.active
+            if timeline is None:
+                self._enqueue(frame, again)
+            else:
+                self._enqueue_recorded(frame, again, timeline)
             results = self._results.take()
             for lane in self._filled:
                 lane.done()
@@ -294,11 +304,26 @@ class CudaExecutable:
         if self._can_fail:
             self.context.unchecked[self] = None
 
+    def _enqueue_recorded(self, frame: tuple[int, ...], again: bool, timeline: Timeline) -> None:
+        """The same with an event after every command, and no graph."""
+        passes = wanted_passes(self._once, again or not self._made)
+        with recorded(f"prepare the trace of {self.label}", "compile"):
+            labels = self._labels
+        with recorded(self.label, "call"):
+            enqueue_recorded(self, labels, frame, passes, timeline)
+        self._made = True
+        if self._can_fail:
+            self.context.unchecked[self] = None
+
+    @cached_property
+    def _labels(self) -> list[CallLabel]:
+        return command_labels(self)
+
     def _run_commands(self, frame: tuple[int, ...]) -> None:
         self.runner.run(self.commands, frame, is_not_once if self._once else None)
 
-    def _remember(self, frame: tuple[int, ...], recorded: Any) -> None:
-        self._graphs[frame] = recorded
+    def _remember(self, frame: tuple[int, ...], graph: Any) -> None:
+        self._graphs[frame] = graph
         if len(self._graphs) > REMEMBERED:
             _, oldest = self._graphs.popitem(last=False)
             if oldest is not None:
