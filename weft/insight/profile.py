@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..errors import Scope
 from ..explain import Explanation, Row
+from ..runtime import device as find_device
 from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of
-from .energy_counts import row_counts
+from .energy_counts import CacheModel, cache_bytes, kernel_counts
 from .energy_model import energy
 from .layer_profile import KernelProfile, LayerProfile, summed
 from .profile_text import profile_text
@@ -33,6 +34,7 @@ class ProgramProfile:
     kernels: tuple[KernelProfile, ...]
     explanation: Explanation
     node_nm: float  # process of the energy model
+    cache_bytes: float = 0.0  # of the last cache, for the energy model
 
     @property
     def where(self) -> str:
@@ -43,6 +45,11 @@ class ProgramProfile:
     def seconds(self) -> float:
         """A run without a clock, or the sum of the kernels where that was not measured."""
         return self.explanation.plain or self.explanation.seconds
+
+    @property
+    def cache(self) -> CacheModel:
+        """Which bytes come from the last cache, and which from DRAM."""
+        return CacheModel.of(self.cache_bytes, self.kernels, self.explanation.memory.persistent)
 
     @cached_property
     def layers(self) -> tuple[LayerProfile, ...]:
@@ -111,13 +118,20 @@ def profile(
 
 
 def profile_of(explanation: Explanation, node_nm: float = 45) -> ProgramProfile:
-    """The profile that an explanation gives."""
+    """The profile that an explanation of a program on the current device gives."""
     scale = _scale(explanation)
     rows: dict[int, list[Row]] = {}
     for row in explanation.rows:
         rows.setdefault(row.kernel, []).append(row)
-    kernels = tuple(_kernel(i, calls, scale, node_nm) for i, calls in enumerate(rows.values()))
-    return ProgramProfile(kernels, explanation, node_nm)
+    kernels = tuple(_kernel(i, calls, scale) for i, calls in enumerate(rows.values()))
+    return with_energy(ProgramProfile(kernels, explanation, node_nm, cache_bytes(find_device())))
+
+
+def with_energy(found: ProgramProfile) -> ProgramProfile:
+    """The same with the modelled energy of every kernel."""
+    cache = found.cache
+    joules = [energy(kernel_counts(kernel, cache), found.node_nm).joules for kernel in found.kernels]
+    return replace(found, kernels=tuple(replace(k, joules=j) for k, j in zip(found.kernels, joules, strict=True)))
 
 
 def _scale(explanation: Explanation) -> float:
@@ -126,7 +140,7 @@ def _scale(explanation: Explanation) -> float:
     return min(1.0, explanation.plain / total) if explanation.plain and total else 1.0
 
 
-def _kernel(number: int, calls: Sequence[Row], scale: float, node_nm: float) -> KernelProfile:
+def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
     """A kernel of one call or more: those that pack operands or add up parts count for it."""
     main = max(calls, key=lambda row: (row.flops, row.seconds))
     return KernelProfile(
@@ -138,7 +152,9 @@ def _kernel(number: int, calls: Sequence[Row], scale: float, node_nm: float) -> 
         sum(row.roof * row.seconds for row in calls),
         max(row.live for row in calls),
         main.format,
-        sum(energy(row_counts(row), node_nm).joules for row in calls),
+        0.0,
         main.scopes,
         main.sources,
+        max(row.workspace for row in calls),
+        sum(row.persistent for row in calls),
     )
