@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft import insight, nn
+from weft.cli.profile import profile as profile_command
 from weft.errors import Scope, UserError
 from weft.insight.energy_comparison import EnergyComparison, EnergyForm
 from weft.insight.energy_counts import CacheModel, cache_bytes, in_format, kernel_counts
@@ -205,7 +206,7 @@ def test_unknown_forms_are_refused(net):
 
 
 def test_the_picture_has_a_bar_for_each_form(found):
-    picture = insight.energy_svg(found, "a <network>")
+    picture = insight.energy_svg(replace(found, title="a <network>"))
     assert picture.count("<rect") == 1 + 4 + sum(
         joules > 0 for form in found.forms for joules in form.by_group.values()
     )
@@ -215,3 +216,26 @@ def test_the_picture_has_a_bar_for_each_form(found):
     assert "the float32 program with values of this format" in picture
     alone = EnergyComparison(found.forms[:1], 45, 0)
     assert "the float32 program" not in insight.energy_svg(alone)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_compares_forms_and_another_network(tmp_path, capsys):
+    picture = tmp_path / "energy.svg"
+    profile_command(
+        ["mlp", "size=8", "energy=true", "batch=1", "forms=float32,q3.4", "--against", "mlp", f"plot={picture}"]
+    )
+    text = capsys.readouterr().out
+    assert "mlp for 1x8x8 images, 10 classes, infer, batch 1" in text
+    assert "q3.4: " in text
+    assert f"written: {picture}" in text
+    assert picture.read_text().startswith("<svg")
+    profile_command(["mlp", "size=8", "energy=true", "batch=1", "forms=float32,float16", "--json"])
+    known = json.loads(capsys.readouterr().out)
+    assert [form["name"] for form in known["forms"]] == ["float32", "float16"]
+
+
+def test_the_command_compares_inference_on_one_device():
+    with pytest.raises(UserError, match="energy is compared for inference on one device"):
+        profile_command(["mlp", "energy=true", "what=train"])

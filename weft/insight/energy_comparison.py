@@ -72,6 +72,7 @@ class EnergyComparison:
     forms: tuple[EnergyForm, ...]
     node_nm: float
     cache_bytes: float
+    title: str = ""  # of the network
 
     def __getitem__(self, name: str) -> EnergyForm:
         known = {form.name: form for form in self.forms}
@@ -94,11 +95,19 @@ class EnergyComparison:
             }
             for form in self.forms
         ]  # fmt: skip
-        return {"modelled": True, "process_nm": self.node_nm, "cache_bytes": self.cache_bytes, "forms": rows}
+        return {
+            "subject": self.title,
+            "modelled": True,
+            "process_nm": self.node_nm,
+            "cache_bytes": self.cache_bytes,
+            "forms": rows,
+        }
 
     def text(self, rows: int = 40) -> str:
         """Tables of the forms and of their layers, at most so many, and what moved."""
-        return "\n\n".join([self._forms(), self._changes(), self._layers(rows), self._notes()])
+        return "\n\n".join(
+            [*filter(None, [self.title]), self._forms(), self._changes(), self._layers(rows), self._notes()]
+        )
 
     def __str__(self) -> str:
         return self.text()

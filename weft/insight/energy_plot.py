@@ -12,8 +12,9 @@ TOP, BOTTOM, RIGHT = 84, 44, 150
 NAMES = 150  # the most room for the names of forms
 
 
-def energy_svg(found: EnergyComparison, title: str = "Modelled energy of a call") -> str:
+def energy_svg(found: EnergyComparison) -> str:
     """A bar for each form, split into arithmetic, registers, the last cache and DRAM. A star marks forms without a program of their own."""
+    title = f"Modelled energy of a call{f': {found.title}' if found.title else ''}"
     names = [_name(form) for form in found.forms]
     left = 24 + min(NAMES, max(map(svg.text_width, names)))
     height = TOP + len(found.forms) * (BAR + GAP) + BOTTOM
