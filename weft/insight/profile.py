@@ -8,9 +8,8 @@ computes several layers counts for each by its share of the work. Energy is mode
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,7 @@ from .bounds import Bound, bound_of
 from .energy_counts import CacheModel, cache_bytes, kernel_counts
 from .energy_model import energy
 from .layer_profile import KernelProfile, LayerProfile, summed
+from .profile_record import profile_record
 from .profile_text import profile_text
 
 PHASES = ("forward", "backward", "update")
@@ -79,20 +79,14 @@ class ProgramProfile:
         """The kernels that lose most time against the roof, worst first."""
         return sorted(self.kernels, key=lambda k: k.least - k.seconds)[:most]
 
+    def without_rows(self) -> ProgramProfile:
+        """What is kept: without the calls that make up kernels, and the lives of single values."""
+        memory = replace(self.explanation.memory, largest=())
+        return replace(self, explanation=replace(self.explanation, rows=(), plain=self.seconds, memory=memory))
+
     def to_json(self) -> str:
-        """Everything as JSON."""
-        known = {
-            "where": self.where,
-            "seconds": self.seconds,
-            "clock_overhead": self.explanation.overhead,
-            "runs": self.explanation.runs,
-            "roof": asdict(self.explanation.roof),  # type: ignore[call-overload]
-            "memory": asdict(self.explanation.memory),
-            "energy": {"joules": self.total.joules, "modelled": True, "process_nm": self.node_nm},
-            "layers": [asdict(one) | {"label": one.label, "roof": one.roof} for one in self.layers],
-            "kernels": [asdict(k) | {"roof": k.roof, "bound": self.bound(k).limit} for k in self.kernels],
-        }
-        return json.dumps(known, indent=1)
+        """Everything as JSON: the form in which profiles are kept, see `profile_from_json`."""
+        return profile_record(self).to_json()
 
     def __str__(self) -> str:
         return profile_text(self)
