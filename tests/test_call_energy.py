@@ -1,7 +1,10 @@
 """The energy of calls as a counter shows it, in profiles that are kept; the counter is made up."""
 
+import json
+
 import pytest
 
+from benchmarks import energy as benchmark
 from weft.insight import call_times, energy_counters
 from weft.insight.call_times import FEWEST, calls_in_a_row, measured_joules
 from weft.insight.energy_counters import CounterError
@@ -36,7 +39,7 @@ class FakeCounter:
 @pytest.fixture
 def counter(monkeypatch):
     found = FakeCounter()
-    for module in (call_times, energy_counters):
+    for module in (call_times, energy_counters, benchmark):
         monkeypatch.setattr(module, "counter_of", lambda device: found)
     monkeypatch.setattr(call_times, "ENERGY_SECONDS", 0.0)
     return found
@@ -47,7 +50,7 @@ def no_counter(monkeypatch):
     def none(device):
         raise CounterError("there is no counter")
 
-    for module in (call_times, energy_counters):
+    for module in (call_times, energy_counters, benchmark):
         monkeypatch.setattr(module, "counter_of", none)
 
 
@@ -66,7 +69,7 @@ def test_a_counter_that_goes_away_or_is_not_there(counter, no_counter, monkeypat
     assert measured_joules(calls.append, (1,), find_device("cpu"), 1.0) == (None, "there is no counter")
     assert not calls  # nothing is run in vain
     gone = FakeCounter(fine=1)
-    for module in (call_times, energy_counters):
+    for module in (call_times, energy_counters, benchmark):
         monkeypatch.setattr(module, "counter_of", lambda device: gone)
     assert measured_joules(calls.append, (1,), find_device("cpu"), 1.0) == (None, "the counter is gone")
 
@@ -96,3 +99,33 @@ def test_without_a_counter_it_is_modelled(tmp_path, no_counter):
     assert not record.energy_measured
     assert record.program is not None
     assert record.joules == record.program.total.joules
+
+
+# --- the benchmark of the energy model --------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_fits_one_constant(tmp_path, counter, capsys):
+    file = tmp_path / "energy.json"
+    assert benchmark.main(["networks=mlp,lenet5", "batch=1", "seconds=0", f"save={file}"]) == 0
+    text = capsys.readouterr().out
+    assert "constant: " in text
+    known = json.loads(file.read_text())
+    assert [row["measured"] for row in known["rows"]] == [1 / 3, 1 / 3]  # a joule in three calls
+    first, second = known["factors"].values()
+    assert first * second == pytest.approx(1)
+    assert known["within"] == pytest.approx(max(first, second))
+    for row in known["rows"]:
+        assert row["measured"] == pytest.approx(row["modelled"] * known["constant"] * known["factors"][row["network"]])
+
+
+def test_the_benchmark_says_that_there_is_no_counter(no_counter, capsys):
+    assert benchmark.main(["networks=mlp"]) == 1
+    assert (
+        "energy cannot be measured here, so the model cannot be checked: there is no counter" in capsys.readouterr().out
+    )
+
+
+def test_the_benchmark_says_that_a_counter_stopped(counter, capsys):
+    counter.fine = 3
+    assert benchmark.main(["networks=mlp", "batch=1", "seconds=0"]) == 1
+    assert "the counter is gone" in capsys.readouterr().out
