@@ -186,7 +186,10 @@ def test_a_network_without_an_int8_program_is_modelled_and_says_why():
     assert "one result is required, got a tuple" in found["int8"].note
     assert "int8" in found["int8"].formats
     plain = insight.energy_comparison(nn.Sequential(nn.ReLU()), weft.ones((1, 16)), forms=("float32", "sparse"))
-    assert "cannot be made" in plain["sparse"].note
+    assert [form.name for form in plain.forms] == ["float32"]
+    assert "sparse: cannot be made of this network: " in str(plain)
+    with pytest.raises(UserError, match="none of the forms can be made. sparse: "):
+        insight.energy_comparison(nn.Sequential(nn.ReLU()), weft.ones((1, 16)), forms=("sparse",))
 
 
 def test_other_networks_stand_beside_it(net):

@@ -73,6 +73,7 @@ class EnergyComparison:
     node_nm: float
     cache_bytes: float
     title: str = ""  # of the network
+    left_out: tuple[str, ...] = ()  # forms that the network has not, and why
 
     def __getitem__(self, name: str) -> EnergyForm:
         known = {form.name: form for form in self.forms}
@@ -149,7 +150,7 @@ class EnergyComparison:
         lines = [
             f"energy: modelled, arithmetic and data movement in a {self.node_nm:g} nm process; last cache: {cache}"
         ]
-        return "\n".join([*lines, *(f"{form.name}: {form.note}" for form in self.forms if form.note)])
+        return "\n".join([*lines, *(f"{form.name}: {form.note}" for form in self.forms if form.note), *self.left_out])
 
 
 def energy_comparison(
@@ -176,9 +177,15 @@ def energy_comparison(
     model = model.eval() if model.training else model
     base = profile(model, *args, repeats=1, node_nm=node_nm)
     made = [form_profile(base, model, args, form, density) for form in forms]
-    rows = [EnergyForm(form, energy_by_layer(one.profile), one.own_program, one.note) for form, one in zip(forms, made, strict=True)]  # fmt: skip
+    pairs = list(zip(forms, made, strict=True))
+    rows = [
+        EnergyForm(form, energy_by_layer(one.profile), one.own_program, one.note) for form, one in pairs if one.profile
+    ]
+    left_out = tuple(f"{form}: {one.note}" for form, one in pairs if not one.profile)
     rows += [EnergyForm(name, energy_by_layer(found), True) for name, found in (against or {}).items()]
-    return EnergyComparison(tuple(rows), node_nm, base.cache_bytes)
+    if not rows:
+        raise UserError("energy_comparison", f"none of the forms can be made. {' '.join(left_out)}")
+    return EnergyComparison(tuple(rows), node_nm, base.cache_bytes, left_out=left_out)
 
 
 def energy_by_layer(found: ProgramProfile) -> dict[str, dict[str, float]]:

@@ -24,9 +24,9 @@ SHARED_BITS = 5
 
 @dataclass(frozen=True)
 class FormProfile:
-    """A network in one form."""
+    """A network in one form; without a profile if it has no such form."""
 
-    profile: ProgramProfile
+    profile: ProgramProfile | None
     own_program: bool
     note: str = ""
 
@@ -42,7 +42,7 @@ def form_profile(base: ProgramProfile, model: Module, args: Sequence[Any], form:
         return FormProfile(profile(made, *args, repeats=1, node_nm=base.node_nm), True, note)
     except UserError as error:
         if form != "int8":
-            return FormProfile(base, True, f"as float32, because it cannot be made: {error.message}")
+            return FormProfile(None, True, f"cannot be made of this network: {error.message}")
         return FormProfile(in_other_format(base, form), False, f"no int8 program: {error.message}")
 
 

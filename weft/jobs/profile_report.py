@@ -153,7 +153,10 @@ def compare_energy(
         )
     batch = (_batches(first, options) or (BATCH,))[-1]
     with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
-        against = {other.title: profile(*_called(other, batch), repeats=1, node_nm=options.node_nm) for other in others}
+        against = {
+            other.title.partition(" for ")[0]: profile(*_called(other, batch), repeats=1, node_nm=options.node_nm)
+            for other in others
+        }
         model, inputs = first.make().eval(), tuple(map(asarray, first.inputs(batch)))
         found = energy_comparison(
             model, *inputs, forms=forms, density=density, node_nm=options.node_nm, against=against
