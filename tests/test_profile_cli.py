@@ -45,7 +45,7 @@ def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "notes"}
     [(name, measured)] = found["profiles"].items()
     assert name == "cpu"
-    assert {layer["phase"] for layer in measured["layers"]} == {"forward", "backward", "update"}
+    assert {phase for layer in measured["layers"] for phase in layer["phases"]} == {"forward", "backward", "update"}
     [row] = found["throughput"]["rows"]
     assert (row["what"], row["batch"], row["device"]) == ("train", 2, "cpu")
     assert found["throughput"]["examples"] == 600

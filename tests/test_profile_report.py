@@ -11,7 +11,8 @@ from weft import insight, nn
 from weft.errors import RunError, UserError
 from weft.insight.call_times import call_times
 from weft.insight.memory_areas import memory_areas
-from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, profile_record, record_from_json
+from weft.insight.profile_file import profile_from_json, record_from_json
+from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, profile_record
 from weft.insight.roofline_plot import roofline_svg
 from weft.jobs import JobQueue, named_subject, submit_profile
 from weft.jobs.profile_job import profile_job
@@ -42,6 +43,40 @@ def test_a_record_survives_the_disk(record, profile):
     assert record.memory.weights >= parameters
     assert record.memory.inputs == 4 * 16 * 4
     assert record.memory.peak > record.memory.weights
+
+
+def test_files_of_older_versions_are_read(record, profile):
+    """A record without its program, and a program as `weft.profile(...).to_json()` wrote it."""
+    known = json.loads(record.to_json())
+    first = record_from_json(
+        json.dumps({"format": 1} | {k: v for k, v in known.items() if k not in ("format", "program")})
+    )
+    assert first == replace(record, program=None)
+    with pytest.raises(UserError, match="a profile with its kernels is required, got one of an older version"):
+        profile_from_json(json.loads(first.to_json()))
+
+    told = known["program"]["explanation"]
+    new_fields = ("workspace", "persistent")
+    kernels = [
+        {k: v for k, v in one.items() if k not in new_fields} | {"roof": 0.5, "bound": "compute"}
+        for one in known["program"]["kernels"]
+    ]
+    second = {
+        "where": told["where"], "seconds": told["plain"], "clock_overhead": told["overhead"], "runs": told["runs"], "roof": told["roof"],
+        "memory": {k: v for k, v in told["memory"].items() if k not in new_fields},
+        "energy": {"joules": 1.0, "modelled": True, "process_nm": 45}, "layers": [], "kernels": kernels,
+    }  # fmt: skip
+    assert profile_from_json(second).total == profile.total
+    assert [one.label for one in record_from_json(json.dumps(second)).layers] == [one.label for one in record.layers]
+    with pytest.raises(RunError, match="damaged: 'where'"):
+        profile_from_json({})
+
+
+def test_a_kept_profile_is_projected(record, profile):
+    again = profile_from_json(json.loads(record.to_json()))
+    assert again.kernels == profile.kernels
+    titan = insight.machine("titan-x")
+    assert insight.project(again, titan).seconds == insight.project(profile, titan).seconds
 
 
 def test_layers_that_are_renamed_alike_are_one(profile, record):

@@ -62,7 +62,7 @@ def test_measured_energy_is_divided_by_calls_and_examples(monkeypatch: pytest.Mo
         def __exit__(self, *_: object) -> None:
             self.reading.joules = 30.0
 
-    monkeypatch.setattr(MODULE, "measured_energy", Counted)
+    monkeypatch.setattr("weft.insight.call_times.measured_energy", Counted)
     [row] = throughput(square, [3], seconds=0.0).rows
     assert row.energy == "measured"
     assert row.joules == pytest.approx(30.0 / 5 / 3)  # five calls of three examples

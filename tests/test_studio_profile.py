@@ -99,7 +99,10 @@ def test_figures_say_what_changed_and_what_is_modelled():
     assert p99.context == "6.00 ms before"
     assert energy.title == "Inferences/J, modelled"
     assert (near.number, near.context) == ("25", "25 % before")
-    assert figures(Compared(replace(record(), energy_measured=True)))[3].title == "Inferences/J"
+    measured = replace(record(), energy_measured=True)
+    assert figures(Compared(measured))[3].title == "Inferences/J"
+    assert figures(Compared(measured, record()))[3].context == "0.00500 mJ a call"  # modelled energy is no comparison
+    assert "before" in figures(Compared(measured, measured))[3].context
     assert figures(Compared(record(what="train")))[0].title == "Samples/s"
 
 

@@ -44,6 +44,7 @@ class Row:
     live: int = 0  # bytes of the arena that are in use while it runs
     scopes: tuple[tuple[Scope, float], ...] = ()  # the layers that it computes, and their shares of its work
     workspace: int = 0  # bytes that it needs beside its tensors
+    persistent: int = 0  # those of its bytes that outlive a run: arguments, parameters, packed weights
 
     @property
     def gflops(self) -> float:
@@ -67,6 +68,7 @@ class MemoryUse:
     results: int
     largest: tuple[Life, ...]
     kept: int = 0  # operands that are prepared once, such as packed weights
+    persistent: int = 0  # what a run reads and writes of inputs and of what is kept
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         live,
         scopes,
         space.nbytes if space is not None else 0,
+        done.persistent,
     )
 
 
@@ -170,6 +173,7 @@ def _memory(program: KernelProgram) -> MemoryUse:
         sum(nbytes(o) for i, o in enumerate(graph.outputs) if i not in program.updates),
         tuple(planning.describe.lives(program)[:LARGEST]),
         program.memory.kept,
+        planning.cost_model.persistent_bytes(program),
     )
 
 

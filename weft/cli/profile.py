@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..insight.energy_forms import DENSITY, FORMS
+from ..insight.energy_plot import energy_svg
 from ..insight.graph_picture import COSTS
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
-from ..jobs.profile_report import BATCH, ProfileOptions, compare_subjects, profile_report, save_timeline
+from ..jobs.profile_report import BATCH, ProfileOptions, compare_energy, compare_subjects, profile_report, save_timeline
 from ..jobs.profile_subject import ProfileSubject, find_subject
-from ..jobs.schema import Setting, count, flag, not_negative, positive, sizes
+from ..jobs.schema import Setting, count, flag, fraction, not_negative, positive, sizes
 from ..jobs.settings import device_name
 from ..knobs import knobs
 from .arguments import Words, read
@@ -55,7 +57,10 @@ KNOWN = {
     "examples": Setting(count, None, "examples of an epoch, for its time, energy and cost"),
     "node": Setting(positive, 45.0, "nanometres of the process that energy is modelled for"),
     "idle": Setting(str, "include", "idle power in measured energy: include or subtract", choices=("include", "subtract")),
-    "against": Setting(str, None, "another network, file or run: which layers changed beyond noise"),
+    "energy": Setting(flag, False, "compare modelled energy in float32, float16, int8, fixed point and with sparse weights, instead"),
+    "forms": Setting(str, ",".join(FORMS), "of energy=true: formats (float16, q7.8, ...), int8, sparse, shared, int4 weights"),
+    "density": Setting(fraction, DENSITY, "of energy=true: share of the weights that sparse ones keep"),
+    "against": Setting(str, None, "another network, file or run: which layers changed beyond noise; with energy=true its energy"),
     "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of against"),
     "rows": Setting(count, 40, "number of layers to show"),
     "json": Setting(flag, False, "print JSON, for programs"),
@@ -72,6 +77,7 @@ def profile(words: Sequence[str]) -> None:
     A network of the zoo, a run, a program (.weft) or an ONNX model. Each layer with its time inside the real program, operations,
     bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
     --against OTHER measures two in turn and names the layers that changed beyond noise.
+    energy=true shows what other number formats and compression do to its modelled energy.
     weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
     """
     if list(words[:1]) == [MEMORY]:
@@ -87,7 +93,9 @@ def profile(words: Sequence[str]) -> None:
         )
     _check_folders(given)
     with knobs.set(machines=given["machines"] or knobs.machines):
-        if given["against"]:
+        if given["energy"]:
+            _energy(given)
+        elif given["against"]:
             _compare(given)
         else:
             _report(given)
@@ -113,6 +121,16 @@ def _report(given: Words) -> None:
         _written(given, *found.save_graphs(given["graph"], given["by"]))
     if given["plot"]:
         _written(given, *found.save_plots(given["plot"]))
+
+
+def _energy(given: Words) -> None:
+    names = [given.plain[0], *([given["against"]] if given["against"] else [])]
+    forms = tuple(form.strip() for form in given["forms"].split(","))
+    found = compare_energy([_subject(given, name) for name in names], _options(given), forms, given["density"])
+    print(as_json(found.to_dict()) if given["json"] else found.text(given["rows"]))
+    if given["plot"]:
+        Path(given["plot"]).write_text(energy_svg(found), encoding="utf-8")
+        _written(given, given["plot"])
 
 
 def _written(given: Words, *paths: Any) -> None:

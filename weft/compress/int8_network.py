@@ -44,6 +44,8 @@ class Int8Network(Module):
     def forward(self, x: Any) -> Tensor:
         with recorded_pairs() as pairs:
             result = self.body(asarray(x))
+        if not isinstance(result, Tensor):
+            raise UserError("to_int8", f"a network with one result is required, got a {type(result).__name__}.")
         return wrap(integer_form(result.node, pairs))
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import int8
+from ..errors import Scope, current_scope, in_scope
 from ..graph.graph import rebuild
 from ..graph.node import OPS, Node, make, toposort
 from ..ops.contract import einsum
@@ -163,7 +164,12 @@ class _Rewrite:
     # --- products -----------------------------------------------------------------------------------------------------------
 
     def _product(self, node: Node, scale: float) -> GridSteps | None:
-        """A product or convolution of quantized operands divided by a scale."""
+        """A product or convolution of quantized operands divided by a scale, attributed to the layer of the one in float."""
+        scope = node.source.scope if node.source is not None else None
+        with in_scope(scope or current_scope() or Scope()):
+            return self._integer_product(node, scale)
+
+    def _integer_product(self, node: Node, scale: float) -> GridSteps | None:
         if node.op.name == "conv" and node.inputs[0] in self.pairs.activations:
             weight = self.pairs.weights.get(node.inputs[1])
             return None if weight is None else self._convolution(node, self._pair(node.inputs[0]), weight, scale)

@@ -3,6 +3,9 @@
 from .data_bottleneck import DataBottleneck as DataBottleneck
 from .data_bottleneck import StageTime as StageTime
 from .data_timing import data_bottleneck as data_bottleneck
+from .energy_comparison import EnergyComparison as EnergyComparison
+from .energy_comparison import EnergyForm as EnergyForm
+from .energy_comparison import energy_comparison as energy_comparison
 from .energy_counters import EnergyReading as EnergyReading
 from .energy_counters import idle_power as idle_power
 from .energy_counters import measured_energy as measured_energy
@@ -11,6 +14,7 @@ from .energy_model import EnergyEstimate as EnergyEstimate
 from .energy_model import EnergyTable as EnergyTable
 from .energy_model import energy as energy
 from .energy_model import energy_table as energy_table
+from .energy_plot import energy_svg as energy_svg
 from .layer_profile import KernelProfile as KernelProfile
 from .layer_profile import LayerProfile as LayerProfile
 from .machines import DescribedMachine as DescribedMachine

@@ -1,4 +1,4 @@
-"""The time of whole calls, as a caller sees them: from the call to the result in host memory."""
+"""The time of whole calls, as a caller sees them: from the call to the result in host memory; and the energy of calls in a row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..runtime import Device
 from ..tensor import Tensor
 from ..tree import flatten
+from .energy_counters import CounterError, EnergyReading, counter_of, measured_energy
 from .profile_record import CallTimes
 
 WARMUP, CALLS, FEWEST = 20, 200, 5
 LONGEST = 20.0  # seconds of calls, unless their number is given
+ENERGY_SECONDS = 1.0  # of calls whose energy is measured: counters are slow
 TELL = 0.5  # seconds between two reports of progress
 
 
@@ -30,6 +33,35 @@ def call_times(
         wait_for(function(*args))
         done += 1
     return CallTimes.of(_measured(function, args, calls, told), done)
+
+
+def calls_in_a_row(
+    function: Callable[..., Any], args: Sequence[Any], calls: int, device: Device, idle_watts: float | None = None
+) -> tuple[float, EnergyReading]:
+    """The seconds of so many calls, which a GPU queues, and what its energy counter shows."""
+    with measured_energy(device, idle_watts=idle_watts) as used:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function(*args)
+        device.wait()
+        seconds = time.perf_counter() - begin
+    return seconds, used
+
+
+def measured_joules(
+    function: Callable[..., Any], args: Sequence[Any], device: Device, expected: float
+) -> tuple[float | None, str]:
+    """The energy of a call that takes about so many seconds, and its source; without a counter None, and why.
+
+    Calls run only if there is a counter.
+    """
+    try:
+        counter_of(device).close()
+    except CounterError as error:
+        return None, str(error)
+    calls = max(FEWEST, round(ENERGY_SECONDS / max(expected, 1e-9)))
+    _, used = calls_in_a_row(function, args, calls, device)
+    return (None, used.note) if used.joules is None else (used.joules / calls, used.source)
 
 
 def _measured(

@@ -1,31 +1,92 @@
 """How much a kernel does, in the terms of the energy model: operations by format, bytes by level of memory.
 
-Every stored value that a kernel reads or writes moves between the kernel and the level of memory that it fits in: values that are in use while it runs and fit
-into the last cache come from there, larger ones from DRAM. An operand of an operation comes from registers. That is the cache model: it knows sizes, not
-addresses.
+The cache model knows sizes, not addresses:
+
+- Operands and accumulators of an operation are in registers.
+- Values that live within a call (activations) come from the last cache if all that are in use fit into it, and from DRAM otherwise.
+- What outlives a call (parameters, packed weights, arguments) comes from the last cache if it was still there from the call before: if all
+  that a call reads of it fits, beside the activations. Otherwise each call reads it from DRAM.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from ..compiler.cpu.roofline import last_cache
-from ..explain import Row
-from .energy_model import Counts
+from ..runtime import Device
+from .energy_model import SIGNIFICANDS, Counts, integer_bits
+from .layer_profile import KernelProfile
+from .machines import machine_like
 
-OPERANDS = 3  # that an operation reads or writes in registers
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
-_KNOWN = ("float64", "float32", "float16", "bfloat16", "int32", "int16", "int8")
-
-
-def row_counts(row: Row) -> Counts:
-    """Operations and bytes of a kernel. A product's operations are multiply-adds, others count as additions."""
-    return counts(row.name, row.flops, row.nbytes, row.format, max(row.live, row.nbytes))
+CACHE = "l3"  # the last cache, as the table of energies calls it
+ACCUMULATOR = "int32"  # of products of integers
+WIDTHS = {"float64": 64, "float32": 32, "tf32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3": 8, "float8_e5m2": 8}
+PRODUCTS = ("matmul", "conv", "sparse_matmul")  # first words of the names of kernels whose operations are multiply-adds
 
 
-def counts(name: str, flops: float, nbytes: float, format: str, live: float) -> Counts:
-    """The same for a kernel that is described by numbers."""
-    kind = format if format in _KNOWN else "int32" if format.startswith(("int", "uint", "bool")) else "float32"
-    is_product = name.startswith(("matmul", "conv"))
-    operations = {("mac", kind): flops / 2} if is_product else {("add", kind): flops}
-    level = "l3" if live <= last_cache() else "dram"
-    registers = OPERANDS * _BYTES.get(kind, 4) * (flops / 2 if is_product else flops)
-    return Counts(operations, {"register": registers, level: nbytes})
+@dataclass(frozen=True)
+class CacheModel:
+    """The last cache of a machine, and whether it keeps what outlives a call until the next one."""
+
+    nbytes: float
+    keeps: bool
+
+    @classmethod
+    def of(cls, nbytes: float, kernels: Sequence[KernelProfile], persistent: float) -> CacheModel:
+        """For a program that reads so many different bytes that outlive a call."""
+        read = min(persistent, sum(kernel.persistent for kernel in kernels))
+        live = max((kernel.live for kernel in kernels), default=0)
+        return cls(nbytes, read + live <= nbytes)
+
+
+def cache_bytes(device: Device) -> float:
+    """The bytes of the last cache of a device: of a GPU those of the table of machines; 0 if it is not there, so that all comes from DRAM."""
+    if not device.is_accelerator:
+        return last_cache()
+    described = machine_like(device)
+    return 0.0 if described is None or described.on_chip_bytes is None else described.on_chip_bytes.value
+
+
+def kernel_counts(kernel: KernelProfile, cache: CacheModel) -> Counts:
+    """Operations and bytes of a kernel. Operations of a product are multiply-adds, others count as additions."""
+    format = kernel.format if format_bits(kernel.format) else "int32" if kernel.format == "bool" else "float32"
+    size = (format_bits(format) or 32) / 8
+    if not kernel.name.startswith(PRODUCTS):
+        operations, registers = {("add", format): kernel.flops}, 3 * size * kernel.flops
+    elif integer_bits(format):
+        macs = kernel.flops / 2
+        operations = {("multiply", format): macs, ("add", ACCUMULATOR): macs}
+        registers = (2 * size + 4) * macs
+    else:
+        operations, registers = {("mac", format): kernel.flops / 2}, 3 * size * kernel.flops / 2
+    moved = kernel.nbytes - kernel.persistent
+    levels = {CACHE: 0.0, "dram": 0.0}
+    levels[CACHE if cache.keeps else "dram"] += kernel.persistent
+    levels[CACHE if max(kernel.live, moved) <= cache.nbytes else "dram"] += moved
+    return Counts(operations, {"register": registers} | {level: n for level, n in levels.items() if n})
+
+
+def in_format(kernel: KernelProfile, format: str) -> KernelProfile:
+    """A kernel of floats as it would be in another format: the same operations on narrower or wider values."""
+    own = WIDTHS.get(kernel.format)
+    wanted = format_bits(format)
+    if own is None or wanted is None:
+        return kernel
+    ratio = wanted / own
+    return replace(
+        kernel,
+        format=format,
+        nbytes=ratio * kernel.nbytes,
+        persistent=ratio * kernel.persistent,
+        live=round(ratio * kernel.live),
+    )
+
+
+def format_bits(format: str) -> int | None:
+    """The bits of a value of a format; None of an unknown one.
+
+    >>> format_bits("float16"), format_bits("q7.8"), format_bits("bool")
+    (16, 16, None)
+    """
+    return WIDTHS[format] if format in SIGNIFICANDS else integer_bits(format)

@@ -66,7 +66,8 @@ def _costs(kernels: Sequence[KernelProfile]) -> dict[LayerKey, LayerProfile]:
         for scope, share in kernel.layers:
             key = OPTIMIZER if scope.phase == "update" else (scope.path, scope.kind, scope.root)
             found[key] = found.get(key, LayerProfile(*key[:2], "")) + part_of(kernel, share)
-    return {key: one for key, one in found.items() if one.seconds > NOTHING}
+    least = NOTHING * sum(one.seconds for one in found.values())
+    return {key: one for key, one in found.items() if one.seconds > least}
 
 
 # --- which boxes there are ---------------------------------------------------------------------------------------------------------

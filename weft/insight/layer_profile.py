@@ -26,6 +26,8 @@ class KernelProfile:
     joules: float  # modelled
     layers: tuple[tuple[Scope, float], ...]
     sources: tuple[str, ...]
+    workspace: int = 0  # bytes that it needs beside its tensors
+    persistent: float = 0.0  # those of its bytes that outlive a call: parameters, packed weights, arguments
 
     @property
     def roof(self) -> float:

@@ -8,21 +8,22 @@ computes several layers counts for each by its share of the work. Energy is mode
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..errors import Scope
 from ..explain import Explanation, Row
+from ..runtime import device as find_device
 from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of
-from .energy_counts import row_counts
+from .energy_counts import CacheModel, cache_bytes, kernel_counts
 from .energy_model import energy
 from .graph_picture import graph_svg
 from .layer_flow import FlowLayer, layer_flow
 from .layer_profile import KernelProfile, LayerProfile, summed
+from .profile_record import profile_record
 from .profile_text import profile_text
 
 PHASES = ("forward", "backward", "update")
@@ -36,6 +37,7 @@ class ProgramProfile:
     explanation: Explanation
     node_nm: float  # process of the energy model
     flow: tuple[FlowLayer, ...] = ()  # the layers in the order of data flow; empty if it is not known
+    cache_bytes: float = 0.0  # of the last cache, for the energy model
 
     @property
     def where(self) -> str:
@@ -46,6 +48,11 @@ class ProgramProfile:
     def seconds(self) -> float:
         """A run without a clock, or the sum of the kernels where that was not measured."""
         return self.explanation.plain or self.explanation.seconds
+
+    @property
+    def cache(self) -> CacheModel:
+        """Which bytes come from the last cache, and which from DRAM."""
+        return CacheModel.of(self.cache_bytes, self.kernels, self.explanation.memory.persistent)
 
     @cached_property
     def layers(self) -> tuple[LayerProfile, ...]:
@@ -79,21 +86,14 @@ class ProgramProfile:
         """The layers in the order of data flow, with shapes, coloured by time, energy or memory."""
         return graph_svg(self.flow, self.kernels, by, title)
 
+    def without_rows(self) -> ProgramProfile:
+        """What is kept: without the calls that make up kernels, and the lives of single values."""
+        memory = replace(self.explanation.memory, largest=())
+        return replace(self, explanation=replace(self.explanation, rows=(), plain=self.seconds, memory=memory))
+
     def to_json(self) -> str:
-        """Everything as JSON."""
-        known = {
-            "where": self.where,
-            "seconds": self.seconds,
-            "clock_overhead": self.explanation.overhead,
-            "runs": self.explanation.runs,
-            "roof": asdict(self.explanation.roof),  # type: ignore[call-overload]
-            "memory": asdict(self.explanation.memory),
-            "energy": {"joules": self.total.joules, "modelled": True, "process_nm": self.node_nm},
-            "flow": [asdict(one) for one in self.flow],
-            "layers": [asdict(one) | {"label": one.label, "roof": one.roof} for one in self.layers],
-            "kernels": [asdict(k) | {"roof": k.roof, "bound": self.bound(k).limit} for k in self.kernels],
-        }
-        return json.dumps(known, indent=1)
+        """Everything as JSON: the form in which profiles are kept, see `profile_from_json`."""
+        return profile_record(self).to_json()
 
     def __str__(self) -> str:
         return profile_text(self)
@@ -122,13 +122,20 @@ def profile(
 
 
 def profile_of(explanation: Explanation, node_nm: float = 45) -> ProgramProfile:
-    """The profile that an explanation gives."""
+    """The profile that an explanation of a program on the current device gives."""
     scale = _scale(explanation)
     rows: dict[int, list[Row]] = {}
     for row in explanation.rows:
         rows.setdefault(row.kernel, []).append(row)
-    kernels = tuple(_kernel(i, calls, scale, node_nm) for i, calls in enumerate(rows.values()))
-    return ProgramProfile(kernels, explanation, node_nm)
+    kernels = tuple(_kernel(i, calls, scale) for i, calls in enumerate(rows.values()))
+    return with_energy(ProgramProfile(kernels, explanation, node_nm, cache_bytes=cache_bytes(find_device())))
+
+
+def with_energy(found: ProgramProfile) -> ProgramProfile:
+    """The same with the modelled energy of every kernel."""
+    cache = found.cache
+    joules = [energy(kernel_counts(kernel, cache), found.node_nm).joules for kernel in found.kernels]
+    return replace(found, kernels=tuple(replace(k, joules=j) for k, j in zip(found.kernels, joules, strict=True)))
 
 
 def _scale(explanation: Explanation) -> float:
@@ -137,7 +144,7 @@ def _scale(explanation: Explanation) -> float:
     return min(1.0, explanation.plain / total) if explanation.plain and total else 1.0
 
 
-def _kernel(number: int, calls: Sequence[Row], scale: float, node_nm: float) -> KernelProfile:
+def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
     """A kernel of one call or more: those that pack operands or add up parts count for it."""
     main = max(calls, key=lambda row: (row.flops, row.seconds))
     return KernelProfile(
@@ -149,7 +156,9 @@ def _kernel(number: int, calls: Sequence[Row], scale: float, node_nm: float) -> 
         sum(row.roof * row.seconds for row in calls),
         max(row.live for row in calls),
         main.format,
-        sum(energy(row_counts(row), node_nm).joules for row in calls),
+        0.0,
         main.scopes,
         main.sources,
+        max(row.workspace for row in calls),
+        sum(row.persistent for row in calls),
     )

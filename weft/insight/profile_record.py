@@ -6,18 +6,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import RunError
 from ..version import __version__
 from .layer_profile import KernelProfile, LayerProfile
-from .profile import ProgramProfile
+from .profile_text import PrintableProfile
 from .roof_lines import RoofLines, roof_lines
 
-FORMAT = 1
+FORMAT = 2
 NEAR = 0.7  # of the roof
 WORST = 10
 
@@ -115,7 +114,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True)
 class ProfileRecord:
-    """See the head of this file. Times are measured; `joules` are modelled unless `energy_measured`."""
+    """See the head of this file. Times are measured; `joules` are modelled unless `energy_measured`, those of layers always."""
 
     subject: str
     what: str  # infer or train
@@ -135,6 +134,9 @@ class ProfileRecord:
     layers: tuple[LayerRecord, ...]
     worst: tuple[Offender, ...]
     memory: MemoryRecord
+    program: PrintableProfile | None = (
+        None  # what all this was computed from, to compare it or to project it; None in older files
+    )
 
     @property
     def latency(self) -> float:
@@ -181,7 +183,7 @@ class ProfileRecord:
 
     def to_json(self) -> str:
         """The text of a file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        return json.dumps({"format": FORMAT, **asdict(self)})
 
     def summary(self) -> dict[str, Any]:
         """The figures on top."""
@@ -203,56 +205,28 @@ def block_of(label: str) -> str:
 
 
 def profile_record(
-    found: ProgramProfile, subject: str = "program", *, what: str = "infer", batch: int = 1, device: str = "cpu", times: CallTimes | None = None,
-    arguments: int = 0, rename: Callable[[str], str] = str,
+    found: PrintableProfile, subject: str = "program", *, what: str = "infer", batch: int = 1, device: str = "cpu", times: CallTimes | None = None,
+    arguments: int = 0, joules: float | None = None, rename: Callable[[str], str] = str,
 ) -> ProfileRecord:  # fmt: skip
     """What is kept of a profile. `arguments`: the bytes of the arguments of a call; all other inputs of the program are weights.
 
+    `joules` are those of a call, if they were measured; the energy of layers is modelled in any case.
     `rename` gives layers other labels, such as those that a saved program has.
     """
     return ProfileRecord(
         subject, what, batch, device, found.where, round(time.time(), 3), __version__, times, found.seconds, found.explanation.overhead,
-        roof_lines(found.explanation.roof), str(found.explanation.roof), found.total.joules, False, found.node_nm,
+        roof_lines(found.explanation.roof), str(found.explanation.roof), found.total.joules if joules is None else joules, joules is not None, found.node_nm,
         _merged(_layer(found, one, rename) for one in found.by_layer), tuple(_offender(found, one, rename) for one in found.worst(WORST) if one.seconds > one.least),
-        _memory(found, arguments, rename),
+        _memory(found, arguments, rename), found.without_rows(),
     )  # fmt: skip
 
 
-def as_record(found: ProgramProfile | ProfileRecord, name: str) -> ProfileRecord:
+def as_record(found: PrintableProfile | ProfileRecord, name: str) -> ProfileRecord:
     """What is shown of a profile that was just made, or of one that was kept."""
     return found if isinstance(found, ProfileRecord) else profile_record(found, name)
 
 
-def record_from_json(text: str, where: str = "profile") -> ProfileRecord:
-    """Read what `to_json` wrote. A file that another version of weft wrote is refused."""
-    try:
-        known = json.loads(text)
-        made_by = known.get("weft", "unknown")
-        if known.pop("format", None) != FORMAT:
-            raise RunError(where, f"this profile was made by another version of weft ({made_by}). Measure again.")
-        return _of_fields(known)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(where, f"this profile is damaged: {error}. Measure again.") from None
-
-
-def _of_fields(known: dict[str, Any]) -> ProfileRecord:
-    names = {field.name for field in fields(ProfileRecord)}
-    if known.keys() != names:
-        raise ValueError(f"{', '.join(sorted(names ^ known.keys()))}: unknown or missing")
-    memory = known["memory"]
-    return ProfileRecord(
-        **{
-            **known,
-            "times": None if known["times"] is None else CallTimes(**known["times"]),
-            "roof": RoofLines(**known["roof"]),
-            "layers": tuple(LayerRecord(**one) for one in known["layers"]),
-            "worst": tuple(Offender(**one) for one in known["worst"]),
-            "memory": MemoryRecord(**{**memory, "steps": tuple(MemoryStep(**one) for one in memory["steps"])}),
-        }
-    )
-
-
-def _layer(found: ProgramProfile, one: LayerProfile, rename: Callable[[str], str]) -> LayerRecord:
+def _layer(found: PrintableProfile, one: LayerProfile, rename: Callable[[str], str]) -> LayerRecord:
     main = max((found.kernels[number] for number in one.kernels), key=lambda k: k.seconds)
     same = [o for o in found.layers if (o.path, o.kind, o.root) == (one.path, one.kind, one.root)]
     phases = {o.phase: o.seconds for o in same if (o.phase == "update") == (one.phase == "update")}
@@ -279,7 +253,7 @@ def _sum(one: LayerRecord, other: LayerRecord) -> LayerRecord:
     return replace(longer, **sums, live=max(one.live, other.live), phases=phases)
 
 
-def _offender(found: ProgramProfile, one: KernelProfile, rename: Callable[[str], str]) -> Offender:
+def _offender(found: PrintableProfile, one: KernelProfile, rename: Callable[[str], str]) -> Offender:
     bound = found.bound(one)
     source = one.sources[0] if one.sources else ""
     return Offender(
@@ -300,13 +274,10 @@ def _layer_of(kernel: KernelProfile) -> str:
     return LayerProfile(scope.path, scope.kind, scope.phase).label
 
 
-def _memory(found: ProgramProfile, arguments: int, rename: Callable[[str], str]) -> MemoryRecord:
+def _memory(found: PrintableProfile, arguments: int, rename: Callable[[str], str]) -> MemoryRecord:
     memory = found.explanation.memory
-    workspaces: dict[int, int] = {}
-    for row in found.explanation.rows:
-        workspaces[row.kernel] = max(workspaces.get(row.kernel, 0), row.workspace)
     begin, steps = 0.0, []
-    for space, kernel in zip(workspaces.values(), found.kernels, strict=True):
-        steps.append(MemoryStep(rename(_layer_of(kernel)), begin, kernel.seconds, kernel.live, space))
+    for kernel in found.kernels:
+        steps.append(MemoryStep(rename(_layer_of(kernel)), begin, kernel.seconds, kernel.live, kernel.workspace))
         begin += kernel.seconds
     return MemoryRecord(memory.inputs - arguments + memory.kept, arguments, memory.results, tuple(steps))

@@ -189,7 +189,7 @@ def _notes(records: Iterable[ProfileRecord]) -> str:
             else "Whole calls were not timed: latency is the program's own time."
         )
         energy = (
-            "Energy is measured by a counter of the hardware."
+            "Energy of a call is measured by a counter of the hardware, idle power included; that of layers is modelled."
             if found.energy_measured
             else f"Energy is modelled: arithmetic and data movement in a {found.node_nm:g} nm process."
         )

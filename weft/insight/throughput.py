@@ -24,7 +24,8 @@ from ..runtime import Device
 from ..runtime import device as find_device
 from ..tracing.jit import Jit
 from ..train.memory import SHARE, free_bytes, size_text
-from .energy_counters import idle_power, measured_energy
+from .call_times import calls_in_a_row
+from .energy_counters import idle_power
 from .machines import DescribedMachine, machine_like
 from .profile import profile
 from .throughput_table import ThroughputRow, ThroughputTable
@@ -142,12 +143,8 @@ class _DeviceRun:
     def _in_a_row(self, function: Jit[Any], args: tuple[Any, ...], expected: float) -> tuple[float, float, str]:
         """Calls a second, joules of a call, and how these are known."""
         calls = max(FEWEST, round(self.seconds / max(expected, 1e-9)))
-        with measured_energy(self.device, idle_watts=self.idle) as used:
-            begin = time.perf_counter()
-            for _ in range(calls):
-                function(*args)
-            self.device.wait()
-            rate = calls / (time.perf_counter() - begin)
+        seconds, used = calls_in_a_row(function, args, calls, self.device, self.idle)
+        rate = calls / seconds
         if used.joules is not None:
             idle = (
                 "idle power is included"

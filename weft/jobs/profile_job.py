@@ -14,9 +14,10 @@ import numpy as np
 
 from ..errors import UserError
 from ..hints import nearest
-from ..insight.call_times import call_times
+from ..insight.call_times import call_times, measured_joules
 from ..insight.profile import profile
 from ..insight.profile_record import profile_record
+from ..runtime import device as find_device
 from ..zoo.catalogue import ALIASES, FACTS
 from ..zoo.definition import plan_network
 from .compression_state import PACKED, is_compression
@@ -74,9 +75,10 @@ def measure(settings: Mapping[str, Any], listener: Listener = nobody) -> StoredP
         times = call_times(step, args, settings["repeats"], partial(_tell, recorder))
         recorder.show("activity", text="measuring kernels")
         found = profile(step, *args)
+        joules, _ = measured_joules(step, args, find_device(), times.p50)
     arguments = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in args)
     record = profile_record(
-        found, _title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, rename=_plain_label
+        found, _title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=_plain_label
     )  # fmt: skip
     stored = keep_profile(_folder(settings), record, found)
     recorder.show("result", profile=stored.id, file=str(stored.path))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, WeftError
 from ..insight.call_times import wait_for
+from ..insight.energy_comparison import EnergyComparison, energy_comparison
 from ..insight.machines import machine_like
 from ..insight.profile import ProgramProfile, profile
 from ..insight.profile_text import LAYERS, profile_text
@@ -25,6 +26,7 @@ from ..insight.throughput_plot import throughput_svg
 from ..insight.throughput_table import ThroughputTable
 from ..insight.trace_file import annotate, recording, trace
 from ..knobs import knobs
+from ..ops.convert import asarray
 from ..runtime import device as find_device
 from .profile_subject import ProfileSubject
 
@@ -168,6 +170,33 @@ def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptio
         return compare_steps(
             a.step(batch, options.what), b.step(batch, options.what), names=(a.title, b.title), rounds=rounds
         )
+
+
+def compare_energy(
+    subjects: Sequence[ProfileSubject], options: ProfileOptions, forms: Sequence[str], density: float
+) -> EnergyComparison:
+    """The modelled energy of a subject in several forms; others stand beside it as they are."""
+    first, *others = subjects
+    if len(options.devices) > 1 or options.what != "infer":
+        raise UserError(
+            "profile", "energy is compared for inference on one device. Use what=infer and device=cpu or device=cuda."
+        )
+    batch = (_batches(first, options) or (BATCH,))[-1]
+    with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
+        against = {
+            other.title.partition(" for ")[0]: profile(*_called(other, batch), repeats=1, node_nm=options.node_nm)
+            for other in others
+        }
+        model, inputs = first.make().eval(), tuple(map(asarray, first.inputs(batch)))
+        found = energy_comparison(
+            model, *inputs, forms=forms, density=density, node_nm=options.node_nm, against=against
+        )
+    return replace(found, title=f"{first.title}, infer, batch {batch}")
+
+
+def _called(subject: ProfileSubject, batch: int) -> tuple[Any, ...]:
+    function, args = subject.step(batch)
+    return function, *args
 
 
 def _batches(subject: ProfileSubject, options: ProfileOptions) -> tuple[int, ...] | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ..errors import RunError, UserError
 from ..insight.profile import ProgramProfile
-from ..insight.profile_record import ProfileRecord, record_from_json
+from ..insight.profile_file import record_from_json
+from ..insight.profile_record import ProfileRecord
 from ..insight.trace_events import save_trace
 from ..io.files import replace_file
 

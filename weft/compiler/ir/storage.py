@@ -52,6 +52,15 @@ class Ranges:
             start, stop = min(start, starts[first]), max(stop, stops[last - 1])
         starts[first:last], stops[first:last] = [start], [stop]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all ranges together."""
+        return sum(
+            stop - start
+            for base, starts in self._starts.items()
+            for start, stop in zip(starts, self._stops[base], strict=True)
+        )
+
     def overlap(self, slot: Slot) -> bool:
         """Whether a slot overlaps any of the ranges."""
         if not slot.nbytes:

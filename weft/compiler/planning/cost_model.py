@@ -1,39 +1,49 @@
 """The cost of a call: operations, and the least bytes that must be moved.
 
 Every stored value counts once when it is read and once when it is written: repeated reads should come from the cache. The operations
-of a product or convolution are those of the direct algorithm, so one that needs fewer can exceed the roofline.
+of a product or convolution are those of the direct algorithm, so one that needs fewer can exceed the roofline. Calls that only the
+first run makes, such as packing weights, cost nothing: what they leave behind is read by every run.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...graph.node import Node
 from ..ir.index import IndexExpr, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step
-from ..ir.program import Call, KernelProgram, operand_names, result_nodes
-from ..ir.storage import nbytes
+from ..ir.program import FRAME_RESERVED, Call, KernelProgram, operand_names, result_nodes
+from ..ir.storage import KEPT, Ranges, nbytes
 from .fuse import cost
 
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Operations (additions; functions count as several), and bytes read and written."""
+    """Operations (additions; functions count as several), and bytes read and written.
+
+    `persistent` of these bytes outlive a run: arguments, parameters, packed weights.
+    """
 
     flops: int = 0
     read: int = 0
     written: int = 0
+    persistent: int = 0
 
     @property
     def nbytes(self) -> int:
         return self.read + self.written
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        return KernelCost(self.flops + other.flops, self.read + other.read, self.written + other.written)
+        return KernelCost(
+            self.flops + other.flops,
+            self.read + other.read,
+            self.written + other.written,
+            self.persistent + other.persistent,
+        )
 
 
 # Phases that prepare or finish the main work: the first parts of their functions' names, and what they do.
@@ -67,21 +77,47 @@ def side_phase(symbol: str) -> str | None:
 
 
 def work(program: KernelProgram, call: Call) -> KernelCost:
-    """The work of a call."""
+    """The work of a call, in every run but the first."""
+    if call.once:
+        return KernelCost()
     if call.kind == "copy":
-        return KernelCost(0, call.reads[0].nbytes, call.writes[0].nbytes)
+        places = (call.reads[0], call.writes[0])
+        persistent = sum(slot.nbytes for slot in places if _outlives(program, slot.base))
+        return KernelCost(0, places[0].nbytes, places[1].nbytes, persistent)
     if call.kind == "control":
         return _control(program, call.kernel)
     if call.kind == "plan":
         return _plan(program, call)
-    return _loops(call.kernel)
+    return _loops(program, call.kernel)
+
+
+def persistent_bytes(program: KernelProgram) -> int:
+    """What a run touches of its inputs and of what is kept, each byte once. What only the first run reads is not among it."""
+    touched = Ranges()
+    for slot in (slot for call in program.calls if not call.once for slot in (*call.reads, *call.writes)):
+        if _outlives(program, slot.base):
+            touched.add(slot)
+    return touched.nbytes
+
+
+def _outlives(program: KernelProgram, base: int) -> bool:
+    """Whether an entry of the frame is memory that outlives a run: an input, or what is kept."""
+    return base == KEPT or FRAME_RESERVED <= base < FRAME_RESERVED + len(program.graph.inputs)
+
+
+def _persistent(program: KernelProgram, sizes: Mapping[Node, int]) -> int:
+    """The bytes of those nodes whose memory outlives a run."""
+    slots = program.memory.slots
+    return sum(size for node, size in sizes.items() if node in slots and _outlives(program, slots[node].base))
 
 
 # --- loops --------------------------------------------------------------------------------------------------------------------
 
 
-def _loops(kernel: Kernel) -> KernelCost:
-    return KernelCost(_loop_flops(kernel), _loaded(kernel), sum(map(nbytes, kernel.outputs)))
+def _loops(program: KernelProgram, kernel: Kernel) -> KernelCost:
+    loaded, stored = _loaded(kernel), {node: nbytes(node) for node in kernel.outputs}
+    persistent = _persistent(program, loaded) + _persistent(program, stored)
+    return KernelCost(_loop_flops(kernel), sum(loaded.values()), sum(stored.values()), persistent)
 
 
 def _loop_flops(kernel: Kernel) -> int:
@@ -111,13 +147,13 @@ def _product(loops: Iterable[Loop]) -> int:
     return prod(l.size for l in loops)
 
 
-def _loaded(kernel: Kernel) -> int:
-    """Bytes that a kernel's loops read: each element once, without the kernel's own results."""
+def _loaded(kernel: Kernel) -> dict[Node, int]:
+    """Bytes that a kernel's loops read of each value: each element once, without the kernel's own results."""
     elements: dict[Node, int] = defaultdict(int)
     for step in (s for b in kernel.bodies for s in b.steps if s.kind == "load"):
         elements[step.node] += times(step.place)
     own = {*kernel.outputs, kernel.anchor}
-    return sum(min(n, prod(node.shape)) * node.dtype.itemsize for node, n in elements.items() if node not in own)
+    return {n: min(count, prod(n.shape)) * n.dtype.itemsize for n, count in elements.items() if n not in own}
 
 
 # --- plans --------------------------------------------------------------------------------------------------------------------
@@ -125,15 +161,23 @@ def _loaded(kernel: Kernel) -> int:
 
 def _plan(program: KernelProgram, call: Call) -> KernelCost:
     kernel, phase = call.kernel, call.phase
-    read = sum(_viewed(v) for v in _operands(kernel, phase.reads))
-    written = sum(nbytes(node) for name, node in result_nodes(kernel).items() if name in phase.writes)
+    operands = [(view.base, _viewed((view, node))) for view, node in _operands(kernel, phase.reads)]
+    packed = program.memory.packed[kernel].nbytes if "packed" in phase.reads else 0
+    read = sum(size for _, size in operands) + packed
+    results = {node: nbytes(node) for name, node in result_nodes(kernel).items() if name in phase.writes}
+    written = sum(results.values())
+    persistent = packed + sum(_persistent(program, {node: size}) for node, size in operands)
     if phase.written is not None:
         written = min(written, phase.written)
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
         written = read  # a packed copy is about as large as the operand
-    total = KernelCost(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)
+    flops = _anchor_flops(program, kernel) if _is_main(program, call) else 0
+    total = KernelCost(flops, read, written, persistent + _persistent(program, results))
     if "epilogue" in phase.arguments and kernel.nest is not None:
-        total += KernelCost(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
+        loaded = _loaded(kernel)
+        more = KernelCost(_loop_flops(kernel), sum(loaded.values()), _epilogue_writes(program, kernel) - written)
+        updated = {node: nbytes(node) for node in kernel.outputs if node not in results}
+        total += replace(more, persistent=_persistent(program, loaded) + _persistent(program, updated))
     return total
 
 
@@ -184,13 +228,17 @@ def _control(program: KernelProgram, kernel: Kernel) -> KernelCost:
     else:
         inner = sum(bodies, KernelCost())
     rounds = kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1
-    outside = sum(_viewed(o) for o in zip(kernel.views, kernel.anchor.inputs, strict=True))
+    operands = [
+        (view.base, _viewed((view, node))) for view, node in zip(kernel.views, kernel.anchor.inputs, strict=True)
+    ]
+    persistent = sum(_persistent(program, {node: size}) for node, size in operands)
     # Values that bodies pass to each other mostly stay in the cache: only inputs and results count as memory traffic.
-    return KernelCost(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
+    outside, results = sum(size for _, size in operands), sum(map(nbytes, kernel.outputs))
+    return KernelCost(rounds * inner.flops, outside, results, persistent)
 
 
 def _total(program: KernelProgram) -> KernelCost:
     return sum((work(program, call) for call in program.calls), KernelCost())
 
 
-__all__ = ["KernelCost", "side_phase", "step_cost", "times", "work"]
+__all__ = ["KernelCost", "persistent_bytes", "side_phase", "step_cost", "times", "work"]

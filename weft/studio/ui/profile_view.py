@@ -88,7 +88,7 @@ def figures(pair: Compared) -> list[FigureTile]:
         _milliseconds("Latency p99", p99, before_p99, _calls(now)),
         FigureTile(
             f"{noun(now)}/J" + (f", {energy}" if energy else ""), _number(now.per_joule), "",
-            f"{_number(was.per_joule)} before" if was else f"{three_figures(1e3 * now.joules)} mJ a call",
+            f"{_number(was.per_joule)} before" if was and was.energy_measured == now.energy_measured else f"{three_figures(1e3 * now.joules)} mJ a call",
         ),
         FigureTile(
             "Time above 70 % of roof", f"{100 * now.near_roof:.0f}", "%",
