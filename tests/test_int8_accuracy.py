@@ -90,7 +90,7 @@ def test_layers_with_the_most_noise_stay_in_float() -> None:
 
 
 def test_layers_stay_in_float_by_their_noise_after_error_feedback() -> None:
-    """Feedback makes up for errors of layers with correlated inputs, so other layers have the most noise than with rounding to nearest."""
+    """Feedback makes up for errors of layers with correlated inputs, so others make the most noise."""
     settings: dict[str, Any] = {"bits": 4, "activation_bits": 8, "correct_bias": True, "weight_rounding": "feedback"}
     trial, mixed = network(), network()
     layers = set(compress.quantize(trial, X, **settings))
