@@ -89,6 +89,16 @@ def test_layers_with_the_most_noise_stay_in_float() -> None:
         compress.int8(network(), X, float_share=2.0)
 
 
+def test_layers_stay_in_float_by_their_noise_after_error_feedback() -> None:
+    """Feedback makes up for errors of layers with correlated inputs, so others make the most noise."""
+    settings: dict[str, Any] = {"bits": 4, "activation_bits": 8, "correct_bias": True, "weight_rounding": "feedback"}
+    trial, mixed = network(), network()
+    layers = set(compress.quantize(trial, X, **settings))
+    chosen = set(float_layers(noise_by_layer(trial, X), 0.3))
+    assert layers & chosen
+    assert layers - set(compress.quantize(mixed, X, float_share=0.3, **settings)) == layers & chosen
+
+
 @pytest.mark.parametrize("pruned", [False, True], ids=["plain", "pruned"])
 def test_learned_rounding_is_nearer_to_the_network_in_float(pruned: bool) -> None:
     model = network()

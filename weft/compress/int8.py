@@ -98,7 +98,8 @@ def quantize(
     )
     if float_share:
         trial = copy.deepcopy(model)
-        _quantize(trial, batches, chosen_settings, skip, "nearest", False)
+        # rounded as the network will be: a layer whose errors are made up for by feedback need not stay in float
+        _quantize(trial, batches, chosen_settings, skip, weight_rounding, correct_bias)
         skip = (*skip, *float_layers(noise_by_layer(trial, batches[0]), float_share))
     _quantize(model, batches, chosen_settings, skip, weight_rounding, correct_bias)
     if weight_rounding == "learned":
