@@ -173,3 +173,13 @@ def test_what_cannot_be_measured_is_known_before(tmp_path):
     with pytest.raises(UserError, match="batch=0"):
         submit_profile(queue, {"network": "lenet5"}, {"batch": 0})
     assert not queue.jobs()
+
+
+def test_the_profile_of_a_function_counts_calls(tmp_path) -> None:
+    """It does not know the batch: 16 examples are one call."""
+    found = weft.profile(nn.Linear(8, 4), weft.ones((16, 8)), repeats=1)
+    insight.save_report(tmp_path / "page.html", {"net": found})
+    page = (tmp_path / "page.html").read_text()
+    assert "calls/s" in page
+    assert "inferences/s" not in page
+    assert "batch" not in page.partition("<h2>")[0].partition("<header>")[2]

@@ -19,6 +19,7 @@ from .roof_lines import RoofLines, roof_lines
 FORMAT = 2
 NEAR = 0.7  # of the roof
 WORST = 10
+CALL = "call"  # what a profile is of that knows neither network nor batch
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class ProfileRecord:
     """See the head of this file. Times are measured; `joules` are modelled unless `energy_measured`, those of layers always."""
 
     subject: str
-    what: str  # infer or train
+    what: str  # infer, train or call
     batch: int
     device: str
     where: str
@@ -223,7 +224,7 @@ def profile_record(
 
 def as_record(found: PrintableProfile | ProfileRecord, name: str) -> ProfileRecord:
     """What is shown of a profile that was just made, or of one that was kept."""
-    return found if isinstance(found, ProfileRecord) else profile_record(found, name)
+    return found if isinstance(found, ProfileRecord) else profile_record(found, name, what=CALL)
 
 
 def _layer(found: PrintableProfile, one: LayerProfile, rename: Callable[[str], str]) -> LayerRecord:

@@ -15,7 +15,7 @@ from ..report.page import document
 from ..report.svg import escape
 from .memory_areas import NAMES, memory_areas
 from .profile import ProgramProfile
-from .profile_record import LayerRecord, ProfileRecord, as_record
+from .profile_record import CALL, LayerRecord, ProfileRecord, as_record
 from .profile_text import amount, cut, duration
 from .roofline_plot import roofline_svg
 
@@ -65,11 +65,17 @@ def _section(title: str, content: str) -> str:
 
 def _header(records: Mapping[str, ProfileRecord]) -> str:
     made = "; ".join(
-        f"{found.where}, batch {found.batch}, {'a training step' if found.what == 'train' else 'inference'}, "
-        f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(found.made))}"
+        f"{found.where}, {_called(found)}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(found.made))}"
         for found in records.values()
     )
     return f'<header><p class="run">Profile</p><h1>{escape(" and ".join(records))}</h1><p class="lead">{escape(made)}</p></header>'
+
+
+def _called(found: ProfileRecord) -> str:
+    """What was called; the profile of any function does not know its batch."""
+    if found.what == CALL:
+        return "a call"
+    return f"batch {found.batch}, {'a training step' if found.what == 'train' else 'inference'}"
 
 
 def _tiles(records: Mapping[str, ProfileRecord]) -> str:
@@ -83,7 +89,7 @@ def _tiles(records: Mapping[str, ProfileRecord]) -> str:
 
 
 def _figures(found: ProfileRecord) -> list[tuple[str, str]]:
-    what = "samples" if found.what == "train" else "inferences"
+    what = {"train": "samples", CALL: "calls"}.get(found.what, "inferences")
     return [
         (f"{found.per_second:,.0f}" if found.per_second >= 100 else f"{found.per_second:.3g}", f"{what}/s"),
         (duration(found.latency), "latency p50"),
