@@ -446,6 +446,6 @@ def test_what_runs_once_is_not_part_of_a_call():
     assert any(c.once for c in program.calls), "the filter is scaled and packed once"
     assert found.prepared > 0
     assert len(found.rows) == sum(not c.once for c in program.calls)
-    assert "prepare constants run once" in str(found)
+    assert "prepares constants, which runs once" in str(found)
     assert found.plain > 0
     np.testing.assert_array_equal(call(x).numpy(), expected)

@@ -106,7 +106,7 @@ class Explanation:
         hidden = len(self.rows) - len(shown)
         more = [f"{hidden} shorter ones are not shown"] if hidden else []
         if self.prepared:
-            more.append(f"{self.prepared} kernels that prepare constants run once and are not counted")
+            more.append(f"not counted: what prepares constants, which runs once ({self.prepared} kernels)")
         return "\n".join([*_table(self, shown, sources), *more, "", _roof_text(self.roof), *_memory_text(self.memory)])
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def _notes(found: PrintableProfile) -> str:
     explanation = found.explanation
     lines = [f"roof: {explanation.roof}"]
     if explanation.prepared:
-        lines.append(f"constants: {explanation.prepared} kernels that prepare them run once and are not counted")
+        lines.append(f"constants: what prepares them runs once and is not counted ({explanation.prepared} kernels)")
     if explanation.overhead is not None:
         lines.append(
             f"clock: the kernels are timed inside the program, medians of {explanation.runs} runs; a run with the clock takes "
