@@ -47,7 +47,7 @@ PrecisionClass = Literal[
     "commutes",  # rounding its operand gives the same as rounding its result
     "selects",  # it selects by order, which rounding keeps: it reads rounded operands as they are
 ]
-OpKind = Literal["leaf", "random", "elementwise", "reduce", "along", "move", "index", "anchor", "control"]
+OpKind = Literal["leaf", "random", "elementwise", "reduce", "along", "move", "index", "anchor", "control", "collective"]
 
 
 class Type(NamedTuple):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..compiler import cpu as compiler
+from ..compiler.cpu.collective.layout import FAILED
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
 from ..compiler.ir.conv_shape import DIRECTIONS
@@ -26,6 +27,7 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
+from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
 from ..timeline import RECORDING, Timeline, recorded
 from .device import EAGER, STATE_LOCK, Buffer
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 24  # operations: compiled even if they run only once
 TIMED = 5  # runs, to know how long one takes
-FORMAT = 1  # version of cached files; a change invalidates old ones
+FORMAT = 2  # version of cached files; a change invalidates old ones
 
 
 _acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `with` block
@@ -106,6 +108,7 @@ class NativeFacts(Facts):
     """What must be known of a program to run it, beside its code."""
 
     symbols: tuple[str, ...]  # of library functions that it calls
+    collectives: str = ""  # the order of its collectives, as numbers of nodes
 
 
 class NativeExecutable:
@@ -131,7 +134,9 @@ class NativeExecutable:
         self._loaded = compiler.engine.Loaded(code, linked)
         self._main = self._loaded.address("main")
         self._team = team(threads)
-        self._status = (ctypes.c_int64 * 3)(0, 0, 1)  # error, its value, whether what is kept must be made
+        # An error, its value, whether what is kept must be made, and where the mesh of its collectives is.
+        self._collectives = CollectiveProgram.of(graph)
+        self._status = (ctypes.c_int64 * 4)(0, 0, 1, self._collectives.mesh.table_address if self._collectives else 0)
         count = len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
         self._frame_address = ctypes.addressof(self._frame)
@@ -250,6 +255,8 @@ class NativeExecutable:
                 self._frame[0] = self._arena.address(self.facts.arena)
             if self.facts.kept:
                 self._keep(again)
+            if self._collectives is not None:
+                self._collectives.verify(lambda: f"{self.facts.collectives} {self.options.key} {self.graph.text()}")
             timeline = RECORDING.active
             if timeline is None:
                 self._team.run(self._main, self._frame_address)
@@ -280,6 +287,8 @@ class NativeExecutable:
     def _raise(self) -> None:
         site, value = self._status[0], self._status[1]
         self._status[0] = self._status[1] = 0
+        if self._collectives is not None and site == FAILED:
+            raise self._collectives.failure(value)
         with self._as_made():
             where, message, source = compiler.module.write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
@@ -352,7 +361,7 @@ def _code(
             written = compiler.module.write(program)
             _show(program, written.module)
             code = compiler.engine.object_code(written.module, bool(options.optimize))
-        facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
+        facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols, collective_order(program))
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
     head, _, code = (
@@ -362,7 +371,14 @@ def _code(
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
     known = json.loads(head)
-    return code, NativeFacts(known["arena"], known["kept"], tuple(known["symbols"]))
+    return code, NativeFacts(known["arena"], known["kept"], tuple(known["symbols"]), known["collectives"])
+
+
+def collective_order(program: KernelProgram) -> str:
+    """The order of a program's collectives, which must be that of all processes: the numbers of their nodes."""
+    number = {node: i for i, node in enumerate(program.graph.nodes)}
+    anchors = [c.kernel.anchor for c in program.calls if c.kernel.anchor is not None]
+    return " ".join(str(number[a]) for a in anchors if a.op.kind == "collective")
 
 
 def _show(program: KernelProgram, module: ir.Module) -> None:

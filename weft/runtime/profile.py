@@ -18,6 +18,7 @@ import numpy as np
 from ..compiler import cpu as compiler
 from ..compiler.ir.frame import FRAME_RESERVED, nbytes
 from ..errors import RunError
+from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
@@ -60,7 +61,8 @@ class _IsolatedRun:
         self._loaded = {timed: loaded_variant(written, bool(options.optimize)) for timed, written in variants.items()}
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
-        self._status = np.array([0, 0, 1], np.int64)
+        collectives = CollectiveProgram.of(program.graph)
+        self._status = np.array([0, 0, 1, 0 if collectives is None else collectives.mesh.table_address], np.int64)
         self.prepare_constants = True  # what is done once, until constants change
         self.ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)

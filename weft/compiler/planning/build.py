@@ -21,7 +21,7 @@ from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
 from .in_place import shared_places
 from .memory import plan
-from .schedule import KernelSchedule, schedule
+from .schedule import KernelSchedule, is_collective, schedule
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -143,7 +143,7 @@ def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> tuple[set[Kernel]
     found: set[Kernel] = set()
     unchanging = set(known)
     for kernel in kernels if known else ():
-        if kernel.reads <= unchanging and not _is_control(kernel):
+        if kernel.reads <= unchanging and not (_is_control(kernel) or is_collective(kernel)):
             found.add(kernel)
             unchanging |= set(kernel.outputs)
     return found, unchanging

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from ...graph.node import Node
 from ..ir.index import linear
@@ -74,6 +75,7 @@ def schedule(
                 written_over |= {n: possible[n] for n in steps}
         elif _reads_where_it_writes(writer, new, old) and write_over(new, old):
             in_place[new] = old
+    _keep_order_of_collectives(fused, order)
     kept = {*results, *persistent, *fused.graph.inputs, *written_over.values()}
     for new, old in possible.items():
         if (
@@ -94,6 +96,20 @@ def schedule(
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
     return KernelSchedule(tuple(sorted(order_found, key=lambda k: not comes_first(k))), in_place, written_over)
+
+
+def is_collective(kernel: Kernel) -> bool:
+    """Whether all processes of a mesh must run it together."""
+    return kernel.anchor is not None and kernel.anchor.op.kind == "collective"
+
+
+def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
+    """Let collectives run in the order of the graph, which is the same in all processes; one that others wait for may come earlier."""
+    number = {node: i for i, node in enumerate(fused.graph.nodes)}
+    collectives = [k for k in fused.kernels if is_collective(k)]
+    collectives.sort(key=lambda k: number[k.anchor])  # type: ignore[index]
+    for earlier, later in pairwise(collectives):
+        order.put_after(later, {earlier})
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:

@@ -1,4 +1,5 @@
-"""Plans of the ops that are neither loops nor matrix products: sort, scatter, cumulative sum and product, products with sparse weights."""
+"""Plans of the ops that are neither loops nor matrix products: sort, scatter, cumulative sum and product, products with sparse weights,
+collectives."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from ....errors import InternalError
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan
+from ..collective import shared_memory as collective
 from . import cumulative as cumulate
 from . import scatter, slice_update, sort, sparse, top_k
 
@@ -20,6 +22,10 @@ PLANS: dict[
     "cumsum": cumulate.plan,
     "cumprod": cumulate.plan,
     "sparse_matmul": sparse.plan,
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "axis_index"),
+        collective.plan,
+    ),
 }
 
 

@@ -1,0 +1,242 @@
+"""Collectives between processes, against NumPy: every op, eager and compiled, with its derivative."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft import parallel
+from weft.errors import RunError
+from weft.mesh.channels import SLOT_BYTES
+from weft.mesh.world import read_world
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def pool(request):
+    with parallel.RankPool(request.param) as made:
+        made.size = request.param
+        yield made
+
+
+def mesh_of(**axes):
+    """One mesh a process for all tests."""
+    found = vars(parallel).setdefault("_test_meshes", {})
+    key = tuple(axes.items())
+    if key not in found:
+        found[key] = parallel.Mesh(**axes)
+    return found[key]
+
+
+def values(rank, shape, dtype):
+    rng = np.random.default_rng(100 + rank)
+    return (
+        (rng.normal(size=shape) * 8).astype(np.float32)
+        if dtype in ("bfloat16", "float16")
+        else (rng.normal(size=shape) * 8).astype(dtype)
+    )
+
+
+def tree(parts):
+    while len(parts) > 1:
+        parts = [sum(parts[i : i + 2][1:], parts[i]) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def apply_all(size, shape, dtype, compiled):
+    mesh = mesh_of(data=size)
+    rank = mesh.index("data")
+    x = weft.asarray(values(rank, shape, dtype)).astype(dtype)
+    parts = weft.asarray(values(rank, (size, *shape), dtype)).astype(dtype)
+
+    def f(x, parts):
+        return (
+            parallel.all_reduce(x, "data"),
+            parallel.all_reduce(x, "data", "max"),
+            parallel.all_gather(x, "data"),
+            parallel.reduce_scatter(parts, "data"),
+            parallel.all_to_all(parts, "data"),
+            parallel.broadcast(x, "data", size - 1),
+            parallel.shift(x, "data", 1),
+            parallel.shift(x, "data", -1),
+            parallel.axis_index("data"),
+        )
+
+    call = weft.jit(f) if compiled else f
+    results = [call(x, parts) for _ in range(3)]
+    first, *others = [[y.astype("float64").numpy() for y in result] for result in results]
+    assert all(np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+    return first
+
+
+def expected(size, shape, dtype):
+    def rounded(a):
+        return weft.asarray(a).astype(dtype).astype("float64").numpy()
+
+    xs = [values(r, shape, dtype) for r in range(size)]
+    partss = [values(r, (size, *shape), dtype) for r in range(size)]
+    if dtype in ("bfloat16", "float16"):
+        xs, partss = (
+            [weft.asarray(a).astype(dtype).astype("float32").numpy() for a in group] for group in (xs, partss)
+        )
+    zeros = np.zeros(shape)
+    for r in range(size):
+        yield [
+            rounded(tree(xs)),
+            np.max(xs, axis=0),
+            np.stack(xs),
+            rounded(tree([p[r] for p in partss])),
+            np.stack([p[r] for p in partss]),
+            xs[-1],
+            xs[r - 1] if r else zeros,
+            xs[r + 1] if r + 1 < size else zeros,
+            r,
+        ]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((), "float32"), ((0,), "float32"), ((7,), "float32"), ((33, 129), "float32"), ((SLOT_BYTES // 4 + 3,), "float32"),
+        ((5, 3), "float64"), ((2, 3, 5), "int32"), ((9,), "int64"), ((1000,), "float16"), ((1000,), "bfloat16"),
+    ],
+)  # fmt: skip
+def test_every_collective_gives_what_numpy_gives(pool, shape, dtype, compiled):
+    found = pool.run(apply_all, pool.size, shape, dtype, compiled)
+    for mine, wanted in zip(found, expected(pool.size, shape, dtype), strict=True):
+        for got, want in zip(mine, wanted, strict=True):
+            assert np.array_equal(got, np.asarray(want, np.float64))
+
+
+def gradient_of(size, op, loss):
+    mesh = mesh_of(data=size)
+    rank = mesh.index("data")
+    weights = weft.asarray(values(rank, (size, 3), "float64"))
+    x = weft.asarray(values(rank + 10, (size, 3), "float64"))
+    ops = {
+        "all_reduce": lambda x: parallel.all_reduce(x, "data", loss=loss),
+        "max": lambda x: parallel.all_reduce(x, "data", "max", loss=loss),
+        "all_gather": lambda x: parallel.all_gather(x, "data", loss=loss),
+        "reduce_scatter": lambda x: parallel.reduce_scatter(x, "data"),
+        "all_to_all": lambda x: parallel.all_to_all(x, "data"),
+        "broadcast": lambda x: parallel.broadcast(x, "data", 1),
+        "shift": lambda x: parallel.shift(x, "data", 1),
+    }
+
+    def f(x):
+        y = ops[op](x)
+        return (y * (weights if y.ndim > 1 else weights[0])).sum()
+
+    return weft.jit(weft.grad(f))(x).numpy()
+
+
+@pytest.mark.parametrize(
+    "op", ["all_reduce", "max", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift"]
+)
+def test_derivatives_are_those_of_the_sum_of_all_losses(pool, op):
+    """Each process has a loss of its own; the gradient is that of their sum, so it is found by differences over all of them at once."""
+    n = pool.size
+    weights = [values(r, (n, 3), "float64") for r in range(n)]
+    xs = np.stack([values(r + 10, (n, 3), "float64") for r in range(n)])
+
+    def losses(xs):
+        results = {
+            "all_reduce": lambda r: xs.sum(0), "max": lambda r: xs.max(0), "all_gather": lambda r: xs,
+            "reduce_scatter": lambda r: xs[:, r].sum(0), "all_to_all": lambda r: xs[:, r], "broadcast": lambda r: xs[1],
+            "shift": lambda r: xs[r - 1] if r else np.zeros_like(xs[0]),
+        }  # fmt: skip
+        ys = [results[op](r) for r in range(n)]
+        return sum((y * (w if y.ndim > 1 else w[0])).sum() for y, w in zip(ys, weights, strict=True))
+
+    wanted = np.zeros_like(xs)
+    for place in np.ndindex(xs.shape):
+        moved = xs.copy()
+        moved[place] += 1e-6
+        wanted[place] = (losses(moved) - losses(xs)) / 1e-6
+    found = pool.run(gradient_of, n, op, "summed")
+    assert np.allclose(found, wanted, atol=1e-5)
+
+
+def two_axes():
+    mesh = mesh_of(data=2, model=2)
+    here = float(mesh.world.rank)
+    f = weft.jit(lambda x: (parallel.all_reduce(x, "data"), parallel.all_reduce(x, "model")))
+    return [y.item() for y in f(weft.asarray(here))]
+
+
+def test_collectives_run_along_one_axis_of_a_mesh(pool):
+    if pool.size == 4:
+        assert pool.run(two_axes) == [[2.0, 1.0], [4.0, 1.0], [2.0, 5.0], [4.0, 5.0]]
+
+
+def many_threads():
+    mesh_of(data=2)
+    x = weft.asarray(np.arange(100_003, dtype=np.float32))
+    f = weft.jit(lambda x: parallel.all_reduce(weft.sin(x) @ weft.ones((100_003, 64)), "data"))
+    return f(x).numpy().tobytes(), parallel.all_reduce(x, "data").numpy()[-1]
+
+
+def test_processes_may_have_several_threads():
+    results = [parallel.run(many_threads, 2, threads=n) for n in (1, 3)]
+    assert len({part for result in results for part, _ in result}) == 1
+    assert results[0][0][1] == 200_004.0
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------------------
+
+
+def other_programs():
+    mesh = mesh_of(data=2)
+    x = weft.ones(3 + mesh.index("data"))
+    return weft.jit(lambda x: parallel.all_reduce(x, "data"))(x).tolist()
+
+
+def other_order():
+    mesh = mesh_of(data=2)
+    calls = [lambda: parallel.all_reduce(weft.ones(3), "data"), lambda: parallel.all_gather(weft.ones(3), "data")]
+    for call in calls if mesh.index("data") else reversed(calls):
+        call()
+
+
+def one_fails():
+    mesh = mesh_of(data=2)
+    if mesh.index("data"):
+        raise ValueError("no luck")
+    parallel.all_reduce(weft.ones(3), "data")
+
+
+def one_ends():
+    import os
+
+    mesh = mesh_of(data=2)
+    if mesh.index("data"):
+        os._exit(3)
+    parallel.all_reduce(weft.ones(3), "data")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (other_programs, "all processes must run the same program"),
+        (other_order, "runs another program than the others, or in another order"),
+        (one_fails, r"rank 1 failed: ValueError: no luck \(test_collectives.py"),
+        (one_ends, "rank 1 (died|ended with exit status 3)"),
+    ],
+)
+def test_a_failure_ends_all_processes_with_its_reason(function, message):
+    with pytest.raises(RunError, match=message):
+        parallel.run(function, 2)
+
+
+def test_ranks_are_read_from_the_variables_of_launchers():
+    world = read_world({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
+    assert (world.rank, world.size, world.launcher) == (1, 4, "Open MPI")
+    with pytest.raises(weft.errors.UserError, match="RANK=4 and WORLD_SIZE=4 must be"):
+        read_world({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+def test_one_process_needs_no_launcher():
+    parallel.Mesh(data=1)
+    assert parallel.all_reduce([1.0, 2.0], "data").tolist() == [1.0, 2.0]
+    assert parallel.all_gather([1.0], "data").shape == (1, 1)
+    with pytest.raises(weft.errors.UserError, match="needs 4 processes, there is 1. Start them with: weft launch -n 4"):
+        parallel.Mesh(data=4)

@@ -1,0 +1,26 @@
+"""The words of memory through which native code finds its peers along an axis of a mesh."""
+
+from __future__ import annotations
+
+TABLE = 3  # the entry of a program's status with the address of a table: a context for each axis of the mesh
+FAILED = (
+    -1
+)  # what a collective writes to the status if it was given up; the second entry is the number of the peer, or -1
+
+LINE = 128  # bytes: what one process writes is never in a cache line that another writes
+TAG_BITS = 16  # of a published word: which collective it belongs to; the bits above count
+
+
+class Context:
+    """The words of a context, 8 bytes each, in the memory of one process. Addresses unless stated otherwise."""
+
+    INDEX = 0  # the number of this process along the axis
+    LANES = 1  # the threads of a process that take part, each with slots and a count of its own
+    PUBLISHED = 2  # shared: a line of LINE bytes for each process and lane
+    STAGING = 3  # shared: two slots for each process and lane
+    SLOT_BYTES = 4  # a number
+    SEQUENCES = 5  # the number of the last exchange of each lane, LINE bytes apart
+    STOP = 6  # a word that is not 0 if the processes should give up
+    YIELD = 7  # the function sched_yield
+    SPINS = 8  # how often a waiting thread looks before it gives its core to others
+    ALL = 16

@@ -1,0 +1,31 @@
+"""The calls of collectives: one native function that all threads call, whatever connects the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+from zlib import crc32
+
+from ....graph.node import Op, Type
+from ...ir.plan import PlanPhase
+
+ARGUMENTS = ("x0", "y", "count", "detail", "axis", "tag", "status", "tid", "threads")
+_BY_PARTS = ("all_gather", "all_to_all")  # whose results have a part from each process
+
+
+def phase(op: Op, params: Sequence[Any], result: Type) -> PlanPhase:
+    """The call of the native function. Its symbol says everything that its code depends on; its tag tells one collective from another."""
+    known = dict(zip(op.params, params, strict=True))
+    mesh = known["mesh"]
+    size = dict(mesh)[known["axis"]]
+    numbers = {
+        "count": prod(result.shape) // (size if op.name in _BY_PARTS else 1),
+        "detail": known.get("detail", 0),
+        "axis": [name for name, _ in mesh].index(known["axis"]),
+        "tag": crc32(f"{op.name} {tuple(params)} {result}".encode()) & 0xFFFF,
+    }
+    symbol = f"collective.{op.name}.{result.dtype.name}.{known.get('combine', 'none')}.{size}"
+    names = [name if op.arity or name != "x0" else "y" for name in ARGUMENTS]
+    reads = frozenset({"x0"} if op.arity else ())
+    return PlanPhase(symbol, tuple(numbers.get(name, name) for name in names), reads, frozenset({"y"}))

@@ -1,0 +1,320 @@
+"""Collectives through memory that the processes of one machine share.
+
+Every thread of a process (a lane) works on its share of a tensor, piece by piece, together with the threads of the same number in the
+other processes. One exchange: copy a piece to a slot of the shared memory, publish its number, wait until all others have published
+theirs, read their slots. Pieces are so small that slots stay in the caches. Two slots in turn are enough: who has published
+exchange n has read everything of exchange n - 1.
+
+Sums follow one tree over the numbers of the processes, (0 + 1) + (2 + 3), whatever the size: so all processes have the same bits, and
+the bits do not depend on how the work is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from llvmlite import ir
+
+from ....dtypes import DType, as_dtype
+from ....graph.node import Node
+from ...ir.plan import Plan
+from ..ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module, vector
+from ..library import library
+from ..scalars import extreme, from_storage, storage_type, to_storage
+from ..target import current_target
+from .layout import FAILED, LINE, TABLE, TAG_BITS, Context
+from .phases import ARGUMENTS, phase
+
+_TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
+TWO_PHASES = 1 << 14  # bytes from which on each of more than two processes sums a part, and then copies the other parts
+T = TypeVar("T")
+
+
+@library("collective")
+def make(symbol: str) -> ir.Module:
+    """collective.NAME.DTYPE.COMBINE.SIZE: arguments as in phases.ARGUMENTS; `count` elements of the result, or of one part of it.
+
+    `detail`: the root of a broadcast, or how far a shift goes.
+    """
+    _, name, dtype, combine, size = symbol.split(".")
+    module = new_module(symbol)
+    code = _Exchange.begin(module, symbol, _TYPES)
+    code.prepare(as_dtype(dtype), combine, int(size))
+    getattr(code, f"write_{name}")()
+    code.finish()
+    code.done()
+    return module
+
+
+def plan(node: Node, threads: int) -> Plan:
+    """The plan of a collective."""
+    return Plan(node.op.name, (phase(node.op, node.params, node.type),), 0, 0)
+
+
+def tree(values: Sequence[T], add: Callable[[T, T], T]) -> T:
+    """The values combined in pairs of neighbours, then pairs of pairs: ((0 + 1) + (2 + 3)) + (4 + 5)."""
+    parts = list(values)
+    while len(parts) > 1:
+        pairs = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[len(parts) - len(parts) % 2 :]
+    return parts[0]
+
+
+class _Exchange(Code):
+    """The code of one collective."""
+
+    def prepare(self, dtype: DType, combine: str, size: int) -> None:
+        self.of = dict(zip(ARGUMENTS, self.arguments, strict=True))
+        self.dtype, self.combine, self.size = dtype, combine, size
+        self.element = storage_type(dtype)
+        self.itemsize = dtype.itemsize
+        table = self.read(self.of["status"], TABLE, PTR)
+        self.context = self.read(table, self.of["axis"], PTR)
+        self.me = self._word(Context.INDEX)
+        self.lanes = self._word(Context.LANES)
+        self.slot_bytes = self._word(Context.SLOT_BYTES)
+        self.own_count = self.at(self._address(Context.SEQUENCES), self.mul(self.of["tid"], self.i64(LINE)), I8)
+        self.sequence = self.variable(I64)
+        self.store(self.read(self.own_count, 0, I64), self.sequence)
+        self.given_up = self.append_basic_block("given_up")
+
+    def finish(self) -> None:
+        self.write(self.load(self.sequence, typ=I64), self.own_count, 0)
+        end = self.append_basic_block("end")
+        self.branch(end)
+        self.position_at_end(self.given_up)
+        self.write(self.i64(FAILED), self.of["status"], 0)
+        self.branch(end)
+        self.position_at_end(end)
+
+    def _word(self, index: int) -> Value:
+        return self.read(self.context, index, I64)
+
+    def _address(self, index: int) -> Value:
+        return self.read(self.context, index, PTR)
+
+    # --- exchanges ------------------------------------------------------------------------------------------------------------
+
+    def _lane_of(self, process: Int) -> Value:
+        """The number of this thread's lane among all lanes of all processes."""
+        return self.plus(self.mul(self.i64(process), self.lanes), self.of["tid"])
+
+    def slot(self, process: Int) -> Value:
+        """The slot of a process in the coming exchange."""
+        parity = self.and_(self.load(self.sequence, typ=I64), self.i64(1))
+        number = self.plus(self.mul(self._lane_of(process), self.i64(2)), parity)
+        return self.at(self._address(Context.STAGING), self.mul(number, self.slot_bytes), I8)
+
+    def _published(self, process: Int) -> Value:
+        return self.at(self._address(Context.PUBLISHED), self.mul(self._lane_of(process), self.i64(LINE)), I8)
+
+    def publish(self) -> Value:
+        """Say that this process's slot is filled, and wait for the others; the number of the exchange before it was counted up."""
+        number = self.load(self.sequence, typ=I64)
+        word = self.or_(self.shl(self.plus(number, 1), self.i64(TAG_BITS)), self.of["tag"])
+        self.store_atomic(word, self._typed(self._published(self.me)), "release", 8)
+        with self.loop(0, self.size, name="peer") as peer:
+            self._await(peer, word)
+        return number
+
+    def _typed(self, pointer: Value) -> Value:
+        """llvmlite stores atomically through typed pointers only."""
+        return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
+
+    def _await(self, peer: Value, word: Value) -> None:
+        """Wait until a peer has published as much. One that is at this exchange must be in the same collective."""
+        place, looks = self._published(peer), self.variable(I64)
+        self.store(self.i64(0), looks)
+        wanted = self.lshr(word, self.i64(TAG_BITS))
+        stop = self._address(Context.STOP)
+
+        def behind() -> Value:
+            seen = self.lshr(self.load_atomic(place, "acquire", 8, typ=I64), self.i64(TAG_BITS))
+            return self.icmp_unsigned("<", seen, wanted)
+
+        with self.repeat_while(behind):
+            count = self.load(looks, typ=I64)
+            self.store(self.plus(count, 1), looks)
+            with self.if_else(self.icmp_signed("<", count, self._word(Context.SPINS))) as (soon, later):
+                with soon:
+                    self._pause()
+                with later:
+                    self.call(self._yield(), [])
+            stopped = self.icmp_signed("!=", self.load_atomic(stop, "acquire", 8, typ=I64), self.i64(0))
+            self._give_up_if(stopped, -1)
+        seen = self.load_atomic(place, "acquire", 8, typ=I64)
+        same = self.icmp_unsigned("==", self.lshr(seen, self.i64(TAG_BITS)), wanted)
+        self._give_up_if(self.and_(same, self.icmp_unsigned("!=", seen, word)), peer)
+
+    def _give_up_if(self, condition: Value, peer: Int) -> None:
+        go_on = self.append_basic_block("go_on")
+        leave = self.append_basic_block("leave")
+        self.cbranch(condition, leave, go_on)
+        self.position_at_end(leave)
+        self.write(self.i64(peer), self.of["status"], 1)
+        self.branch(self.given_up)
+        self.position_at_end(go_on)
+
+    def _pause(self) -> None:
+        if current_target().arch == "aarch64":
+            self.intrinsic("aarch64.isb", ir.Constant(I32, 15), types=[], result=VOID)
+        else:
+            self.intrinsic("x86.sse2.pause", types=[], result=VOID)
+
+    def _yield(self) -> Value:
+        return self.inttoptr(self._word(Context.YIELD), ir.FunctionType(I32, []).as_pointer())
+
+    def next(self) -> None:
+        self.store(self.plus(self.load(self.sequence, typ=I64), 1), self.sequence)
+
+    def copy(self, target: Value, source: Value, nbytes: Value) -> None:
+        self.intrinsic(
+            "memcpy", target, source, nbytes, ir.Constant(ir.IntType(1), 0), types=[PTR, PTR, I64], result=ir.VoidType()
+        )
+
+    def place(self, pointer: Value, element: Int) -> Value:
+        return self.at(pointer, element, self.element)
+
+    def nbytes(self, count: Value) -> Value:
+        return self.mul(count, self.i64(self.itemsize))
+
+    def pieces(self, parts: int = 1) -> AbstractContextManager[tuple[Value, Value]]:
+        """A loop over the pieces of this thread's share, so small that `parts` of them fit in a slot: where one begins, and its length."""
+        return _Pieces(self, parts)
+
+    # --- collectives ----------------------------------------------------------------------------------------------------------
+
+    def write_all_reduce(self) -> None:
+        with self.pieces() as (begin, count):
+            self.copy(self.slot(self.me), self.place(self.of["x0"], begin), self.nbytes(count))
+            self.publish()
+            target = self.place(self.of["y"], begin)
+            slots = [self.slot(r) for r in range(self.size)]
+            if self.size == 2:
+                self.combine_all(slots, [target], self.i64(0), count)
+                self.next()
+            else:
+                small = self.icmp_signed("<", self.nbytes(count), self.i64(TWO_PHASES))
+                with self.if_else(small) as (whole, by_parts):
+                    with whole:
+                        self.combine_all(slots, [target], self.i64(0), count)
+                        self.next()
+                    with by_parts:
+                        self._by_parts(slots, target, count)
+
+    def _by_parts(self, slots: list[Value], target: Value, count: Value) -> None:
+        """Each process combines its part and publishes it; then it copies those of the others."""
+        first, last = self.share(count, self.me, self.i64(self.size))
+        self.next()
+        self.combine_all(slots, [target, self.slot(self.me)], first, last)
+        self.publish()
+        with self.loop(0, self.size, name="part") as peer, self.if_then(self.icmp_signed("!=", peer, self.me)):
+            begin, end = self.share(count, peer, self.i64(self.size))
+            source = self.place(self.slot(peer), begin)
+            self.copy(self.place(target, begin), source, self.nbytes(self.sub(end, begin)))
+        self.next()
+
+    def combine_all(self, sources: Sequence[Value], targets: Sequence[Value], first: Value, last: Value) -> None:
+        """Combine the elements of all slots, and write them to each target."""
+        lanes = 2 * current_target().lanes(max(32, self.dtype.bits))
+        whole = self.sub(last, self.srem(self.sub(last, first), self.i64(lanes)))
+        for low, high, width in ((first, whole, lanes), (whole, last, 1)):
+            with self.loop(low, high, width, name="element") as i:
+                type = vector(self.element, width)
+                values = [from_storage(self, self.read(s, i, type), self.dtype) for s in sources]
+                made = to_storage(self, tree(values, self._combined), self.dtype)
+                for target in targets:
+                    self.write(made, target, i)
+
+    def _combined(self, a: Value, b: Value) -> Value:
+        if self.combine == "sum":
+            return self.fadd(a, b) if self.dtype.is_float else self.add(a, b)
+        return extreme(self, a, b, self.dtype, self.combine == "max")
+
+    def write_reduce_scatter(self) -> None:
+        with self.pieces(self.size) as (begin, count):
+            self._fill_parts(begin, count)
+            mine = self.mul(self.me, count)
+            slots = [self.place(self.slot(r), mine) for r in range(self.size)]
+            self.combine_all(slots, [self.place(self.of["y"], begin)], self.i64(0), count)
+            self.next()
+
+    def write_all_to_all(self) -> None:
+        with self.pieces(self.size) as (begin, count):
+            self._fill_parts(begin, count)
+            with self.loop(0, self.size, name="source") as peer:
+                source = self.place(self.slot(peer), self.mul(self.me, count))
+                target = self.place(self.of["y"], self.plus(self.mul(peer, self.of["count"]), begin))
+                self.copy(target, source, self.nbytes(count))
+            self.next()
+
+    def _fill_parts(self, begin: Value, count: Value) -> None:
+        """Publish the same piece of every part: there is one part for each process."""
+        slot = self.slot(self.me)
+        with self.loop(0, self.size, name="target") as peer:
+            source = self.place(self.of["x0"], self.plus(self.mul(peer, self.of["count"]), begin))
+            self.copy(self.place(slot, self.mul(peer, count)), source, self.nbytes(count))
+        self.publish()
+
+    def write_all_gather(self) -> None:
+        with self.pieces() as (begin, count):
+            self.copy(self.slot(self.me), self.place(self.of["x0"], begin), self.nbytes(count))
+            self.publish()
+            with self.loop(0, self.size, name="source") as peer:
+                target = self.place(self.of["y"], self.plus(self.mul(peer, self.of["count"]), begin))
+                self.copy(target, self.slot(peer), self.nbytes(count))
+            self.next()
+
+    def write_broadcast(self) -> None:
+        root = self.of["detail"]
+        with self.pieces() as (begin, count):
+            with self.if_then(self.icmp_signed("==", root, self.me)):
+                self.copy(self.slot(self.me), self.place(self.of["x0"], begin), self.nbytes(count))
+            self.publish()
+            self.copy(self.place(self.of["y"], begin), self.slot(root), self.nbytes(count))
+            self.next()
+
+    def write_shift(self) -> None:
+        """From the process `detail` before this one; zeros if there is none."""
+        source = self.sub(self.me, self.of["detail"])
+        inside = self.and_(
+            self.icmp_signed(">=", source, self.i64(0)), self.icmp_signed("<", source, self.i64(self.size))
+        )
+        with self.pieces() as (begin, count):
+            self.copy(self.slot(self.me), self.place(self.of["x0"], begin), self.nbytes(count))
+            self.publish()
+            target = self.place(self.of["y"], begin)
+            with self.if_else(inside) as (there, outside):
+                with there:
+                    self.copy(target, self.slot(source), self.nbytes(count))
+                with outside:
+                    zero, volatile = ir.Constant(I8, 0), ir.Constant(ir.IntType(1), 0)
+                    self.intrinsic(
+                        "memset", target, zero, self.nbytes(count), volatile, types=[PTR, I64], result=ir.VoidType()
+                    )
+            self.next()
+
+    def write_axis_index(self) -> None:
+        with self.if_then(self.icmp_signed("==", self.of["tid"], self.i64(0))):
+            self.write(self.me, self.of["y"], 0)
+
+
+class _Pieces:
+    """See `_Exchange.pieces`. The pieces have the same lengths in all processes."""
+
+    def __init__(self, code: _Exchange, parts: int) -> None:
+        self.code, self.parts = code, parts
+        self.loop: AbstractContextManager[Any] = nullcontext()
+
+    def __enter__(self) -> tuple[Value, Value]:
+        code = self.code
+        first, last = code.share(code.of["count"], code.of["tid"], code.of["threads"])
+        most = code.sdiv(code.slot_bytes, code.i64(self.parts * code.itemsize))
+        self.loop = code.loop(first, last, most, name="piece")
+        begin = self.loop.__enter__()
+        return begin, code.minimum(most, code.sub(last, begin))
+
+    def __exit__(self, *error: Any) -> None:
+        self.loop.__exit__(*error)

@@ -1,0 +1,31 @@
+"""Collectives on NumPy arrays, by the same native functions that compiled programs call."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..compiler import cpu as compiler
+from ..compiler.cpu.collective.layout import FAILED, TABLE
+from ..compiler.cpu.library import is_number
+from ..compiler.ir.plan import PlanPhase
+
+
+def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, table: int) -> int | None:
+    """Run a collective on one thread. None, or if it was given up the number of a peer that is in another one, or -1."""
+    status = (ctypes.c_int64 * (TABLE + 1))()
+    status[TABLE] = table
+    pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}
+    known = {**pointers, "tid": 0, "threads": 1}
+    function = _function(phase.symbol, tuple(map(is_number, phase.arguments)))
+    function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
+    return int(status[1]) if status[0] == FAILED else None
+
+
+@cache
+def _function(symbol: str, numbers: tuple[bool, ...]) -> Any:
+    address = compiler.library.address(symbol, lambda: compiler.backend.LOWERINGS)
+    return ctypes.CFUNCTYPE(None, *(ctypes.c_int64 if n else ctypes.c_void_p for n in numbers))(address)

@@ -1,0 +1,161 @@
+"""A mesh: processes arranged along named axes. Collectives run along one of them.
+
+mesh = weft.parallel.Mesh(data=4, model=2)      # of 8 processes; rank 5 is number 2 along "data" and number 1 along "model"
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..compiler.cpu.collective.phases import phase
+from ..compiler.host import usable_cores
+from ..dtypes import as_dtype
+from ..errors import RunError, UserError
+from ..graph.node import OPS, Type, placeholder
+from ..knobs import knobs
+from .channels import Channel, SharedMemory, table_of
+from .control import ControlPage
+from .host_calls import run_phase
+from .world import World, world
+
+Axes = tuple[tuple[str, int], ...]
+
+
+class Mesh:
+    """All processes of the world, arranged along axes; the last one varies fastest from rank to rank.
+
+    Outside of `weft launch` every axis has one process, and collectives do nothing.
+    """
+
+    def __init__(self, **axes: int) -> None:
+        self.axes: Axes = tuple(axes.items())
+        self.world = world()
+        _check(self.axes, self.world)
+        self.sizes = dict(self.axes)
+        position = np.unravel_index(self.world.rank, [n for _, n in self.axes])
+        self.coordinates = {name: int(i) for (name, _), i in zip(self.axes, position, strict=True)}
+        self.table_address = 0
+        if self.world.size > 1:
+            self._connect()
+        _current.append(self)
+
+    def _connect(self) -> None:
+        control = control_page()
+        lanes = knobs.threads or usable_cores()
+        groups = [self.world.size // n for _, n in self.axes]
+        sizes = [Channel.nbytes(n, lanes) for _, n in self.axes]
+        total = sum(count * size for count, size in zip(groups, sizes, strict=True))
+        path = Path(f"{self.world.group}.mesh{_count()}")
+        self._memory = SharedMemory(path, total, control)
+        control.check_threads(lanes)
+        self._channels, offset = [], 0
+        for (name, n), count, size in zip(self.axes, groups, sizes, strict=True):
+            place = offset + self._group(name) * size
+            self._channels.append(Channel(self._memory, place, self.coordinates[name], n, lanes, control))
+            offset += count * size
+        self._table = table_of(self._channels)
+        self.table_address = int(self._table.ctypes.data)
+
+    def _group(self, axis: str) -> int:
+        """The number of this process's group among those along an axis."""
+        others = [(self.coordinates[n], size) for n, size in self.axes if n != axis]
+        number = 0
+        for coordinate, size in others:
+            number = number * size + coordinate
+        return number
+
+    def size(self, axis: str) -> int:
+        """The number of processes along an axis."""
+        return self.sizes[self._known(axis)]
+
+    def index(self, axis: str) -> int:
+        """The number of this process along an axis."""
+        return self.coordinates[self._known(axis)]
+
+    def _known(self, axis: str) -> str:
+        if axis not in self.sizes:
+            raise UserError("mesh", f"there is no axis {axis!r}. There are: {', '.join(self.sizes)}.")
+        return axis
+
+    def failure(self, peer: int) -> RunError:
+        """Why a collective was given up: a peer is in another one, or (-1) one failed."""
+        page = control_page()
+        if peer >= 0:
+            page.give_up(self.world.rank, "runs another program than the others, or in another order.")
+        rank, reason = page.failure or (self.world.rank, "gave up.")
+        return RunError("parallel", f"rank {rank} {reason}")
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{n}={s}' for n, s in self.axes)})"
+
+
+def _check(axes: Axes, all_: World) -> None:
+    for name, size in axes:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise UserError("mesh", f"the axis {name!r} needs 1 process or more, got {size!r}.")
+    if not axes:
+        raise UserError("mesh", "a mesh has one axis or more, for example Mesh(data=2).")
+    wanted = prod(n for _, n in axes)
+    if wanted != all_.size:
+        shown = ", ".join(f"{n}={s}" for n, s in axes)
+        raise UserError(
+            "mesh", f"Mesh({shown}) needs {wanted} processes, there {'is' if all_.size == 1 else 'are'} {all_.size}. "
+            f"Start them with: weft launch -n {wanted} SCRIPT.",
+        )  # fmt: skip
+
+
+_current: list[Mesh] = []
+_made = 0
+
+
+def _count() -> int:
+    global _made
+    _made += 1
+    return _made
+
+
+def current() -> Mesh:
+    """The mesh made last."""
+    if not _current:
+        raise UserError("mesh", "there is no mesh. Make one first: weft.parallel.Mesh(data=4).")
+    return _current[-1]
+
+
+def with_axes(axes: Axes) -> Mesh:
+    """The mesh with these axes that was made last."""
+    for mesh in reversed(_current):
+        if mesh.axes == axes:
+            return mesh
+    shown = ", ".join(f"{n}={s}" for n, s in axes)
+    raise UserError("mesh", f"this program was made for Mesh({shown}), and there is no such mesh in this process.")
+
+
+def run_collective(name: str, *given: Any) -> np.ndarray:
+    """Run the collective of this name on an array, the first of its arguments; parameters follow."""
+    op, x, params = OPS[name], np.asarray(given[0], order="C"), given[1:]
+    result = op.infer(placeholder(0, Type(x.shape, as_dtype(x.dtype))), *params)
+    mesh = with_axes(dict(zip(op.params, params, strict=True))["mesh"])
+    y = np.empty(result.shape, x.dtype)
+    peer = run_phase(phase(op, params, result), x, y, mesh.table_address)
+    if peer is not None:
+        raise mesh.failure(peer)
+    return y
+
+
+@cache
+def control_page() -> ControlPage:
+    """The page that the processes of this launch share."""
+    me = world()
+    if not me.group:
+        raise RunError(
+            "parallel", f"{me.launcher or 'this process'} gave no shared memory. Start the processes with weft launch."
+        )
+    page = ControlPage(me.group, me.rank, me.size)
+    page.begin(float(os.environ.get("WEFT_STALL_SECONDS", "20")))
+    return page

@@ -1,0 +1,65 @@
+"""What compiled programs with collectives need: the mesh that they run on, and the certainty that all processes run the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import RunError, UserError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from .mesh import Mesh, run_collective, with_axes
+
+
+@dataclass(eq=False)
+class CollectiveProgram:
+    """The collectives of one program."""
+
+    mesh: Mesh
+    axes: tuple[str, ...]  # along which it has collectives
+    verified: bool = False
+
+    @classmethod
+    def of(cls, graph: Graph) -> CollectiveProgram | None:
+        """Those of a graph; None if it has none."""
+        nodes = list(_collectives(graph))
+        if not nodes:
+            return None
+        meshes = {n.param("mesh") for n in nodes}
+        if len(meshes) > 1:
+            raise UserError("mesh", f"the collectives of one program need one mesh, got {', '.join(map(str, meshes))}.")
+        return cls(with_axes(meshes.pop()), tuple(sorted({n.param("axis") for n in nodes})))
+
+    def verify(self, text: Callable[[], str]) -> None:
+        """Raise an error unless all processes run the program that this text describes. They come here before its first run."""
+        if self.verified:
+            return
+        number = int.from_bytes(hashlib.blake2b(text().encode(), digest_size=7).digest())
+        for axis in self.axes:
+            numbers = run_collective("all_gather", np.asarray(number), axis, self.mesh.axes, "summed")
+            different = [i for i, n in enumerate(numbers.tolist()) if n != number]
+            if different:
+                raise RunError(
+                    "parallel",
+                    f"all processes must run the same program: numbers {different} along the axis {axis!r} run another one than number "
+                    f"{self.mesh.index(axis)}. Shapes, settings and code must not depend on the rank.",
+                )
+        self.verified = True
+
+    def failure(self, peer: int) -> RunError:
+        """Why a run was given up."""
+        return self.mesh.failure(peer)
+
+
+def _collectives(graph: Graph) -> Iterator[Node]:
+    waiting, seen = [graph], {graph}
+    while waiting:
+        for node in waiting.pop().nodes:
+            if node.op.kind == "collective" and node.op.own_kernels:
+                yield node
+            inner = [p for p in node.params if isinstance(p, Graph) and p not in seen]
+            waiting += inner
+            seen.update(inner)

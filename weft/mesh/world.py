@@ -1,0 +1,60 @@
+"""The processes of one training: how many there are, and which of them this one is.
+
+`weft launch` tells its processes by variables of the environment; those of MPI, SLURM and torchrun are understood as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from ..errors import UserError
+
+RANK, SIZE, GROUP = "WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_GROUP"
+
+# Of launchers, in the order in which they are looked for: the variables of the rank and of the number of processes.
+LAUNCHERS = {
+    "weft launch": (RANK, SIZE),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE"),
+    "PMIx": ("PMIX_RANK", "PMIX_SIZE"),
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS"),
+    "Kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes that were started together."""
+
+    rank: int = 0
+    size: int = 1
+    launcher: str = ""  # "" for a process that was started alone
+    group: str = ""  # of `weft launch`: the file that its processes share
+
+
+@cache
+def world() -> World:
+    """The processes that were started together with this one."""
+    return read_world(os.environ)
+
+
+def read_world(environment: Mapping[str, str]) -> World:
+    """What the environment of a process says.
+
+    >>> read_world({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"})
+    World(rank=3, size=8, launcher='SLURM', group='')
+    """
+    for launcher, (rank, size) in LAUNCHERS.items():
+        if rank in environment and size in environment:
+            numbers = environment[rank], environment[size]
+            if not all(n.isdecimal() for n in numbers) or not int(numbers[0]) < int(numbers[1]):
+                raise UserError(
+                    "parallel",
+                    f"{rank}={numbers[0]} and {size}={numbers[1]} must be a rank and a number of processes above it.",
+                )
+            return World(int(numbers[0]), int(numbers[1]), launcher, environment.get(GROUP, ""))
+    return World()

@@ -1,0 +1,13 @@
+from ..mesh.mesh import Mesh as Mesh
+from ..mesh.world import world as world
+from ..ops.collective import all_gather as all_gather
+from ..ops.collective import all_reduce as all_reduce
+from ..ops.collective import all_to_all as all_to_all
+from ..ops.collective import axis_index as axis_index
+from ..ops.collective import barrier as barrier
+from ..ops.collective import broadcast as broadcast
+from ..ops.collective import reduce_scatter as reduce_scatter
+from ..ops.collective import replicate as replicate
+from ..ops.collective import shift as shift
+from .ranks import RankPool as RankPool
+from .ranks import run as run

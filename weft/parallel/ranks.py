@@ -1,0 +1,182 @@
+"""Processes of this machine that work together: started, watched, and ended together.
+
+def step(n):
+    mesh = weft.parallel.Mesh(data=2)
+    return weft.parallel.all_reduce(weft.ones(n), "data").tolist()
+
+weft.parallel.run(step, 2, 3)        # [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]: what each process returned
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from ..compiler.host import usable_cores
+from ..errors import RunError, UserError
+from ..mesh.control import MOST_RANKS, ControlPage
+from ..mesh.mesh import control_page
+from ..mesh.world import GROUP, RANK, SIZE
+
+GRACE = 5.0  # seconds that the other processes have to end, once one has failed
+
+
+def run(function: Callable[..., Any], ranks: int, *args: Any, threads: int | None = None) -> list[Any]:
+    """Call a function of a module in so many new processes; what each of them returned, by rank."""
+    with RankPool(ranks, threads=threads) as pool:
+        return pool.run(function, *args)
+
+
+class RankPool:
+    """Processes that call functions together, one after another. If one of them fails, all end."""
+
+    def __init__(self, ranks: int, *, threads: int | None = None) -> None:
+        check_ranks(ranks)
+        self.group = new_group()
+        self.control = ControlPage(self.group, -1, ranks)
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        context = multiprocessing.get_context("spawn")
+        for rank in range(ranks):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), name=f"weft rank {rank}", daemon=True)
+            with environment(rank_variables(rank, ranks, self.group, threads)):
+                process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Call a function in all processes; what each returned, by rank."""
+        for pipe in self._pipes:
+            with suppress(BrokenPipeError):
+                pipe.send((function, args))
+        results: dict[int, Any] = {}
+        while len(results) < len(self._pipes) and self.control.failure is None:
+            waiting = {pipe.fileno(): rank for rank, pipe in enumerate(self._pipes) if rank not in results}
+            for ready in wait(list(waiting), 0.2):
+                rank = waiting[int(ready)]  # type: ignore[arg-type]
+                try:
+                    results[rank] = self._pipes[rank].recv()
+                except (EOFError, ConnectionResetError):
+                    self.control.give_up(rank, _death(self._processes[rank]))
+        if self.control.failure is not None:
+            rank, reason = self.control.failure
+            self.close()
+            raise RunError("parallel", f"rank {rank} {reason}")
+        return [results[rank] for rank in range(len(self._pipes))]
+
+    def close(self) -> None:
+        """End all processes."""
+        for pipe in self._pipes:
+            with suppress(BrokenPipeError, OSError):
+                pipe.send(None)
+        end_all(self._processes)
+        remove_group(self.group)
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """The main loop of a process of a pool."""
+    page = control_page()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    while (job := pipe.recv()) is not None:
+        function, args = job
+        try:
+            result = function(*args)
+        except BaseException as error:
+            page.give_up(page.rank, f"failed: {describe(error)}")
+            return
+        pipe.send(result)
+    page.end()
+
+
+def describe(error: BaseException) -> str:
+    """An error in a line, with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _death(process: Any) -> str:
+    process.join(GRACE)
+    code = process.exitcode
+    return (
+        f"was killed by {signal.Signals(-code).name}."
+        if code is not None and code < 0
+        else f"ended with exit status {code}."
+    )
+
+
+def end_all(processes: list[Any]) -> None:
+    """Wait a little for processes to end, then make them."""
+    deadline = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        if process.is_alive():
+            process.kill()  # one that was stopped does not hear anything else
+            process.join()
+
+
+# --- what processes are told ------------------------------------------------------------------------------------------------------------
+
+
+def check_ranks(ranks: Any) -> None:
+    """Raise an error unless it is a number of processes."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
+        raise UserError("parallel", f"1 to {MOST_RANKS} processes are required, got {ranks!r}.")
+
+
+def new_group() -> str:
+    """The file that the processes of one launch share, in memory where the system has such a folder."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(prefix="weft-", dir=memory if os.access(memory, os.W_OK) else None)
+    path = Path(folder) / "group"
+    ControlPage.create(path)
+    return str(path)
+
+
+def remove_group(group: str) -> None:
+    """Remove what the processes of a launch shared."""
+    folder = Path(group).parent
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def rank_variables(rank: int, ranks: int, group: str, threads: int | None = None) -> dict[str, str]:
+    """The variables of the environment that tell a process who it is. The cores are shared evenly."""
+    given = os.environ.get("WEFT_THREADS")
+    share = threads or (int(given) if given else max(1, usable_cores() // ranks))
+    return {RANK: str(rank), SIZE: str(ranks), GROUP: group, "WEFT_THREADS": str(share)}
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the environment has these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
