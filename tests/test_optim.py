@@ -301,7 +301,10 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: optim.find("sdg"), "[optim] there is no optimizer 'sdg'. Did you mean sgd?"),
     (lambda: optim.find("AdamW"), "[optim] there is no optimizer 'AdamW'. Did you mean adamw?"),
     (lambda: optim.find("unheard of"), "[optim] there is no optimizer 'unheard of'. Known: adabelief, adadelta, "),
-    (lambda: optim.sgd(param(), speed=1), "[sgd] there is no setting 'speed'. Known: accumulate, average, clip_norm, "),
+    (
+        lambda: optim.sgd(param(), speed=1),
+        "[sgd] there is no setting 'speed'. Known: accumulate, average, axis, clip_norm, ",
+    ),
     (lambda: optim.sgd(param(), lr=0.1), "[sgd] there is no setting 'lr'. Did you mean rate?"),
     (lambda: optim.sgd(param(), -0.1), "[sgd] a rate of 0 or more, or a schedule, is required, got -0.1."),
     (lambda: optim.sgd(param(), "fast"), "[sgd] a rate of 0 or more, or a schedule, is required, got 'fast'."),

@@ -9,7 +9,7 @@ it is state and `where`: a compiled step runs without anybody looking at a value
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from .derivatives import gradients
@@ -50,11 +50,16 @@ class LossScale:
         self.scale = asarray(float(start), dtype=float32)
         self.good_steps = asarray(0, dtype=int32)  # in a row, since the scale last changed
 
-    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """The gradients of the loss, and whether all of them are finite. The scale moves on."""
+    def gradients(
+        self,
+        loss: Tensor,
+        parameters: Sequence[Tensor],
+        agreed: Callable[[Tensor], Tensor] = lambda finite: finite,
+    ) -> tuple[list[Tensor], Tensor]:
+        """The gradients of the loss, and whether all of them are finite, in all processes if they are `agreed`. The scale moves on."""
         used = as_tensor(self.scale)
         found = [g.astype(float32) / used for g in gradients(loss.astype(float32) * used, parameters)]
-        finite = reduce(logical_and, (all_of(isfinite(g)) for g in found), as_tensor(True))
+        finite = agreed(reduce(logical_and, (all_of(isfinite(g)) for g in found), as_tensor(True)))
         self._move_on(used, finite)
         return found, finite
 

@@ -8,7 +8,8 @@ IEEE 754 defines exactly: integers, + - * / and sqrt, without library functions 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -78,6 +79,7 @@ BITS: Op = Op(
 
 # --- streams of numbers --------------------------------------------------------------------------------------------------
 
+SUBSTREAM = 1 << 40  # blocks of a stream between the numbers of two batches of one step
 GENERATORS: WeakSet[Generator] = WeakSet()  # traced functions look here for streams that they drew from
 
 
@@ -143,6 +145,19 @@ class Generator:
             self.key, start = _on_default_device(self.key), _on_default_device(self.offset)
             self.offset = _advance(start, -(-math.prod(shape) // 4))
         return emit(BITS, (self.key, start), (shape,))
+
+    @contextmanager
+    def substream(self, number_: Tensor, last: Tensor) -> Iterator[None]:
+        """Inside, numbers come from another part of the stream, far behind its position; after the last one the stream has moved on.
+
+        The batches of one training step draw so: the numbers of a batch depend on its number in the step, not on who computes it.
+        """
+        start = self.offset
+        begin = start + number_.astype(uint64) * SUBSTREAM
+        self.offset = begin
+        yield
+        end = self.offset
+        self.offset = start if end is begin else where(last, start + (end - begin), start)
 
     def bits(self, shape: int | Sequence[int] = ()) -> Tensor:
         """Random uint32 numbers: 32 random bits each."""

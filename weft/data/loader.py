@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -46,11 +47,21 @@ class Batch(NamedTuple):
     y: Tensor
 
 
+@dataclass(frozen=True)
+class Shard:
+    """The micro-batches of every batch that one of several processes has: `count` of them, from number `first`."""
+
+    micro_batches: int = 1
+    first: int = 0
+    count: int = 1
+
+
 class Loader:
     """An iterable over batches (x, y) of a dataset; each `for` loop over it is one epoch.
 
     With `shuffle`, every epoch has a new order. `workers` threads prefetch batches, at most max(prefetch, workers)
-    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full.
+    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full. With `shard`, the batch is cut into
+    equal micro-batches, of which these are yielded: processes that train together have different ones of the same epoch.
 
     >>> import numpy as np
     >>> class Squares:
@@ -71,6 +82,7 @@ class Loader:
         drop_last: bool = False,
         workers: int = 1,
         prefetch: int = 2,
+        shard: Shard | None = None,
     ) -> None:
         self.dataset, self.shuffle, self.drop_last = dataset, bool(shuffle), bool(drop_last)
         self.batch = whole("Loader", "size of a batch", batch, least=1)
@@ -80,14 +92,17 @@ class Loader:
         if self.seed >= 1 << 64:
             raise UserError("Loader", f"the seed must be an int from 0 to 2**64 - 1, got {seed}.")
         _check_not_empty(len(dataset), self.batch, self.drop_last)
+        self.shard = Shard() if shard is None else shard
+        if self.shard.micro_batches > 1:
+            _check_shard(self.shard, self.batch, self.drop_last)
         self._epoch = self._position = 0
         self._started = False  # whether an iteration over this epoch has started
         self._iterations = 0
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """The number of batches of an epoch; with a shard, of its micro-batches."""
         count = len(self.dataset)
-        return count // self.batch if self.drop_last else -(-count // self.batch)
+        return (count // self.batch if self.drop_last else -(-count // self.batch)) * self.shard.count
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or the rest of the epoch that `load` restored."""
@@ -107,16 +122,17 @@ class Loader:
         return permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
 
     def state(self) -> dict[str, int]:
-        """The position in the run, for `load` to resume from."""
+        """The position in the run, for `load` to resume from, in whole batches: it holds for every shard."""
         if self._position == len(self):
             return {"epoch": self._epoch + 1, "position": 0}
-        return {"epoch": self._epoch, "position": self._position}
+        return {"epoch": self._epoch, "position": self._position // self.shard.count}
 
     def load(self, state: Mapping[str, int]) -> None:
         """Restore a position returned by `state`: the next `for` loop yields the rest of that epoch."""
         if set(state) != {"epoch", "position"}:
             raise UserError("Loader.load", f"a state must have epoch and position, got {', '.join(map(str, state))}.")
         epoch, position = (whole("Loader.load", name, state[name]) for name in ("epoch", "position"))
+        position *= self.shard.count
         if position >= len(self):
             raise UserError(
                 "Loader.load",
@@ -127,13 +143,20 @@ class Loader:
 
     def _epoch_from(self, iteration: int, epoch: int, first: int) -> Iterator[Pair]:
         order = self.order(epoch)
-        batches = (order[i * self.batch : (i + 1) * self.batch] for i in range(first, len(self)))
+        batches = (order[self._range(i)] for i in range(first, len(self)))
         for position, (x, y) in enumerate(_batches(self.dataset, batches, self.workers, self.prefetch), first + 1):
             if iteration == self._iterations:  # only the newest iterator sets the position
                 self._position = position
             yield x, y
         if iteration == self._iterations:
             self._epoch, self._position, self._started = epoch + 1, 0, False
+
+    def _range(self, number: int) -> slice:
+        """Where the examples of a batch, or of a micro-batch of the shard, lie in the order of an epoch."""
+        batch, part = divmod(number, self.shard.count)
+        size = self.batch // self.shard.micro_batches
+        begin = batch * self.batch + (self.shard.first + part) * size
+        return slice(begin, begin + size)
 
 
 def permutation(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -151,6 +174,14 @@ def _check_not_empty(count: int, batch: int, drop_last: bool) -> None:
     if drop_last and count < batch:
         raise UserError(
             "Loader", f"{count} examples do not fill a batch of {batch}. Use a smaller batch, or drop_last=False."
+        )
+
+
+def _check_shard(shard: Shard, batch: int, drop_last: bool) -> None:
+    if not drop_last or batch % shard.micro_batches:
+        raise UserError(
+            "Loader",
+            f"batches that can be cut into {shard.micro_batches} equal micro-batches, and drop_last=True, are required, got batch={batch}.",
         )
 
 

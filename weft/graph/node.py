@@ -350,7 +350,9 @@ def _inherit(node: Node) -> None:
 
 def _fill_leaf(node: Node) -> None:
     """Set the properties that a leaf has from its parameter: value, device, or being abstract."""
-    if node.op is PLACEHOLDER:
+    if (
+        node.op is PLACEHOLDER or node.op.kind == "collective"
+    ):  # a program must not depend on the process that traces it
         node.abstract = True
     elif node.op is DATA:
         node.value = node.params[0]

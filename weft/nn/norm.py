@@ -12,6 +12,7 @@ from ..ops.declare import as_ints
 from ..tensor import ArrayLike, Tensor, as_tensor
 from . import checks
 from .module import Module, parameter, state
+from .statistics_of_ranks import apply_statistics
 
 
 class BatchNorm(Module):
@@ -65,7 +66,11 @@ class BatchNorm(Module):
     def _move(self, count: int, mean: Tensor, var: Tensor) -> None:
         if count < 2:
             raise UserError(type(self).__name__, "more than one value of a channel is required in training, got one.")
-        for running, batch in ((self.mean, mean), (self.var, var * (count / (count - 1)))):
+        apply_statistics(self._track, mean, var * (count / (count - 1)))
+
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics towards those of a batch."""
+        for running, batch in ((self.mean, mean), (self.var, var)):
             wide = running.astype(batch.dtype)  # small updates are lost in 16 bits
             running.assign((wide + self.momentum * (batch - wide)).astype(running.dtype))
 

@@ -20,7 +20,7 @@ from ..dtypes import int64
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..mesh import mesh as meshes
-from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, emit
+from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, emit, number
 from .creation import zeros
 from .declare import accept
 from .elementwise import astype, where
@@ -88,7 +88,7 @@ def _gather_infer(x: Node, axis: str, mesh: Axes, loss: str) -> Type:
 def _gather_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, loss: str) -> tuple[Tensor]:
     if loss == "summed":
         return (emit(_REDUCE_SCATTER, (g,), (axis, mesh, "sum")),)
-    return (g[emit(_AXIS_INDEX, (), (axis, mesh))],)
+    return (g[_index(axis, mesh)],)
 
 
 _ALL_GATHER: Op = Op(
@@ -165,7 +165,7 @@ def _broadcast_infer(x: Node, axis: str, mesh: Axes, detail: int) -> Type:
 
 def _broadcast_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, detail: int) -> tuple[Tensor]:
     total = emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "summed"))
-    return (where(emit(_AXIS_INDEX, (), (axis, mesh)) == detail, total, 0.0),)
+    return (where(_index(axis, mesh) == detail, total, 0.0),)
 
 
 _BROADCAST: Op = Op(
@@ -210,8 +210,14 @@ _AXIS_INDEX: Op = Op(
 
 def axis_index(axis: str) -> Tensor:
     """The number of this process along an axis. Programs that use it are the same in all processes."""
-    mesh = meshes.current()
-    return zeros((), dtype=int64) if mesh.size(axis) == 1 else emit(_AXIS_INDEX, (), (axis, mesh.axes))
+    return _index(axis, meshes.current().axes)
+
+
+def _index(axis: str, axes: Axes) -> Tensor:
+    mesh = meshes.with_axes(axes)
+    if mesh.size(axis) == 1 or TRACING.watch is None:
+        return number(mesh.index(axis), int64)
+    return emit(_AXIS_INDEX, (), (axis, axes))
 
 
 def _replicate_infer(x: Node, axis: str, mesh: Axes) -> Type:

@@ -140,6 +140,8 @@ class Adadelta(Transform):
 class CoveredSquares(Transform):
     """The rule of `sm3`: the minimum of an element's accumulators, one per axis, bounds its sum of squares."""
 
+    elementwise = False
+
     def __init__(self, eps: float) -> None:
         self.eps = eps
 

@@ -28,9 +28,12 @@ from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient, where
+from ..ops.math import logical_and
 from ..precision import LossScale
+from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .clip import clip_norm, clip_value
+from .sharing import Alone, sharing
 from .transform import State, Transform, wide, zeros_like
 
 Rate = (
@@ -39,6 +42,7 @@ Rate = (
 Chain = Callable[..., Sequence[Transform]]
 Parameters = Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
+COLLECTED = "collected."  # how names of gradients that wait for an update begin
 _UPDATE = Scope(phase="update")
 
 
@@ -50,6 +54,8 @@ class Common:
     clip_value: float | None = None  # largest absolute value of an element of the gradients
     accumulate: int = 1  # gradient accumulation: number of calls whose gradients are averaged per update
     average: float | None = None  # decay of the exponential moving average of the parameters, if one is kept
+    axis: str | None = None  # of the mesh: gradients are averaged over the processes along it
+    zero: int = 0  # ZeRO: 1 shares the optimizer's state between these processes, 2 the gradients, too
 
     def check(self, name: str) -> None:
         for word in ("clip_norm", "clip_value"):
@@ -59,19 +65,23 @@ class Common:
             raise UserError(name, f"gradients are accumulated over 1 call or more, got accumulate={self.accumulate}.")
         if self.average is not None and not 0.0 < self.average < 1.0:
             raise UserError(name, f"average must lie between 0 and 1, got {self.average}.")
+        if self.zero not in (0, 1, 2):
+            raise UserError(name, f"zero is 0, 1 or 2, got {self.zero}.")
 
 
 class Group:
     """A parameter group: parameters, their settings, and their chain of transforms with its state."""
 
-    def __init__(self, chain: Chain, parameters: Sequence[Tensor], rate: Rate, settings: Mapping[str, Any]) -> None:
-        self.parameters, self.rate, self.settings = list(parameters), rate, dict(settings)
+    def __init__(
+        self, chain: Chain, parameters: Sequence[Tensor], rate: Rate, settings: Mapping[str, Any], share: Alone
+    ) -> None:
+        self.parameters, self.rate, self.settings, self.share = list(parameters), rate, dict(settings), share
         self.chain = list(chain(**settings))
-        self.states: list[list[State]] = [[t.start(p) for p in self.parameters] for t in self.chain]
+        self.states: list[list[State]] = [[t.start(share.state_of(p)) for p in self.parameters] for t in self.chain]
 
     def updates(self, gs: Sequence[Tensor], which: Sequence[int], done: Tensor, scale: Tensor) -> Sequence[Tensor]:
         """The updates of the parameters `which`, given their gradients."""
-        ps = [_plain(self.parameters[i]) for i in which]
+        ps = [self.share.state_of(_plain(self.parameters[i])) for i in which]
         for transform, states in zip(self.chain, self.states, strict=True):
             gs = transform.apply_all(gs, ps, [states[i] for i in which], done + 1)
         if self.chain and self.chain[-1].rated:
@@ -83,9 +93,10 @@ class Group:
 class Optimizer:
     """Updates parameters by their gradients; see the top of this file. Created by the functions of `weft.optim`."""
 
-    def __init__(self, name: str, groups: Sequence[Group], common: Common) -> None:
-        common.check(name)
-        self.name, self.groups, self.common = name, list(groups), common
+    def __init__(self, name: str, groups: Sequence[Group], common: Common, share: Alone) -> None:
+        self.name, self.groups, self.common, self.share = name, list(groups), common, share
+        for group in groups:
+            share.check(name, group.chain)
         self.parameters = [p for group in groups for p in group.parameters]
         _check(name, self.parameters)
         self.steps = zeros((), dtype=int64).realize()  # completed steps
@@ -93,7 +104,9 @@ class Optimizer:
             1.0, dtype=float32
         ).realize()  # multiplies the learning rate; it can be changed without recompilation
         self.calls = zeros((), dtype=int64).realize()  # calls since the last update, if gradients are accumulated
-        self.collected = [zeros_like(p) for p in self.parameters] if common.accumulate > 1 else []
+        self.collected = [
+            [zeros_like(p) for p in self.parameters] for _ in range((common.accumulate - 1).bit_length())
+        ]  # by level, see `_collect`
         self.averages = [_copy(p) for p in self.parameters] if common.average else []
 
     def __repr__(self) -> str:
@@ -109,9 +122,23 @@ class Optimizer:
         if scale is None:
             self._step(gradients(loss, parameters), which)
             return
-        found, finite = scale.gradients(loss, parameters)
+        found, finite = scale.gradients(loss, parameters, self.share.agreed)
         with unless(finite, self.tensors()):
             self._step([where(finite, g, 0.0) for g in found], which)
+
+    @contextmanager
+    def in_micro_batch(self) -> Iterator[None]:
+        """Inside, a batch is one of several whose gradients are averaged: it draws random numbers of its own.
+
+        Those of the n-th batch of a step are the same whether one process accumulates all batches, or each process has some.
+        """
+        accumulate = self.common.accumulate
+        if accumulate * self.share.size == 1:
+            yield
+            return
+        number = self.share.rank * accumulate + self.calls
+        with default_generator.substream(number, self.calls + 1 >= accumulate):
+            yield
 
     def step(self, given: Sequence[Tensor] | None = None) -> None:
         """Update the parameters by these gradients, or by their `.grad`, which is then cleared."""
@@ -137,16 +164,40 @@ class Optimizer:
         if self.common.accumulate == 1:
             self._move(gs, which)
             return
-        collected = [self.collected[i] for i in which]
-        for total, g in zip(collected, gs, strict=True):
-            total.assign(total + g)
-        self.calls.assign(self.calls + 1)
-        full = self.calls >= self.common.accumulate
-        with unless(full, [t for t in self.tensors() if t is not self.calls]):
-            self._move([total / float(self.common.accumulate) for total in collected], which)
-            for total in collected:
-                total.assign(zeros(total.shape, dtype=total.dtype))
-        self.calls.assign(where(full, 0, self.calls))
+        totals = self._collect(gs, which)
+        full = self.calls + 1 >= self.common.accumulate
+        kept = {id(t) for level in self.collected for t in level}
+        with unless(full, [t for t in self.tensors() if t is not self.calls and id(t) not in kept]):
+            self._move(totals, which)
+        self.calls.assign(where(full, 0, self.calls + 1))
+
+    def _collect(self, gs: Sequence[Tensor], which: Sequence[int]) -> list[Tensor]:
+        """Add gradients to those collected so far; the sums of all, which are complete at the last call.
+
+        They are summed in pairs of neighbours, then pairs of pairs, like the sums over processes: so n processes give the bits of
+        one that accumulates n batches. Level l keeps the sum of the last 2^l, while the next 2^l are collected.
+        """
+        sums, carries = list(gs), as_tensor(True)
+        for number, level in enumerate(self.collected):
+            is_odd = (self.calls >> number) % 2 == 1
+            adds, stores = logical_and(carries, is_odd), logical_and(carries, ~is_odd)
+            for n, i in enumerate(which):
+                before = as_tensor(level[i])
+                total = before + sums[n]
+                level[i].assign(where(stores, sums[n], before))
+                sums[n] = where(adds, total, sums[n])
+            carries = adds
+        last = (
+            self.common.accumulate - 1
+        )  # the number of the last call: the levels that still wait are those of its zeros
+        if last + 1 == 1 << len(self.collected):
+            return sums
+        return [self._waiting_sum(i) for i in which]
+
+    def _waiting_sum(self, i: int) -> Tensor:
+        """The sum of the levels that are filled after the last call, if their number is no power of two."""
+        filled = [level[i] for n, level in enumerate(self.collected) if self.common.accumulate >> n & 1]
+        return functools.reduce(lambda low, high: high + low, map(as_tensor, filled))
 
     def _fitting(self, g: Any, p: Tensor) -> Tensor:
         """A gradient in the update's dtype, detached: the state must not keep its graph alive."""
@@ -164,17 +215,21 @@ class Optimizer:
         return found
 
     def _move(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
+        """Update the parameters by the sums of the gradients of all calls and processes."""
+        batches = self.common.accumulate * self.share.size
+        gs = [g / float(batches) for g in self.share.sums(gs)] if batches > 1 else gs
         if self.common.clip_value is not None:
             gs = clip_value(gs, self.common.clip_value)
         if self.common.clip_norm is not None:
-            gs = clip_norm(gs, self.common.clip_norm)
+            gs = clip_norm(gs, self.common.clip_norm, self.share.total)
         done, first, given = as_tensor(self.steps), 0, dict(zip(which, gs, strict=True))
         for group in self.groups:
             mine = [i for i in range(len(group.parameters)) if first + i in given]
             updates = group.updates([given[first + i] for i in mine], mine, done, self.scale) if mine else ()
-            for i, update in zip(mine, updates, strict=True):
-                p = group.parameters[i]
-                p.assign((_plain(p) - update).astype(p.dtype))
+            parameters = [group.parameters[i] for i in mine]
+            moved = [self.share.state_of(_plain(p)) - update for p, update in zip(parameters, updates, strict=True)]
+            for p, new in zip(parameters, self.share.whole(moved, parameters), strict=True):
+                p.assign(new.astype(p.dtype))
             first += len(group.parameters)
         self.steps.assign(done + 1)
         for average, p in zip(self.averages, self.parameters, strict=False):
@@ -210,8 +265,32 @@ class Optimizer:
         found = {"steps": self.steps, "scale": self.scale, "calls": self.calls}
         for number, i, j, name in self._places():
             found[f"{number}.{i}.{j}.{name}"] = self.groups[number].states[i][j][name]
-        found |= {f"collected.{i}": t for i, t in enumerate(self.collected)}
+        found |= {f"{COLLECTED}{n}.{i}": t for n, level in enumerate(self.collected) for i, t in enumerate(level)}
         return found | {f"average.{i}": t for i, t in enumerate(self.averages)}
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """The same, of whole parameters if processes share it (zero=1, 2): all of them must ask for it together."""
+        found = self.named_state() | {
+            name: self.share.gathered(state, p) for name, (state, p) in self._shared_state().items()
+        }
+        if self.calls.item() == 0:  # between two updates nothing is collected
+            found = {name: t for name, t in found.items() if not name.startswith(COLLECTED)}
+        return found
+
+    def local_state(self, whole: Mapping[str, Any]) -> dict[str, Any]:
+        """What this process keeps of the state of whole parameters."""
+        shared = self._shared_state()
+        return {
+            name: self.share.local(as_tensor(value), shared[name][1]) if name in shared else value
+            for name, value in whole.items()
+        }
+
+    def _shared_state(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The state that belongs to parameters, by name, with its parameter."""
+        return {
+            f"{n}.{i}.{j}.{name}": (self.groups[n].states[i][j][name], self.groups[n].parameters[j])
+            for n, i, j, name in self._places()
+        }
 
     def _places(self) -> list[tuple[int, int, int, str]]:
         return [
@@ -263,7 +342,7 @@ def _copy(p: Tensor) -> Tensor:
 # --- making one -------------------------------------------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
-_COMMON = ("clip_norm", "clip_value", "accumulate", "average")
+_COMMON = ("clip_norm", "clip_value", "accumulate", "average", "axis", "zero")
 
 
 def optimizer(chain: Chain) -> Callable[..., Optimizer]:
@@ -278,6 +357,8 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
     @functools.wraps(chain)
     def make(parameters: Parameters, rate: Rate | None = None, **settings: Any) -> Optimizer:
         common = Common(**{word: settings.pop(word) for word in _COMMON if word in settings})
+        common.check(name)
+        share = sharing(common.axis, common.zero)
         if rate is not None:
             settings["rate"] = rate
         made = []
@@ -289,8 +370,8 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
                 raise UserError(name, f"there is no setting {unknown[0]!r}. {hint}")
             rated = every.pop("rate", known["rate"].default)
             _check_rate(name, rated)
-            made.append(Group(functools.partial(chain, rate=rated), tensors, rated, every))
-        return Optimizer(name, made, common)
+            made.append(Group(functools.partial(chain, rate=rated), tensors, rated, every, share))
+        return Optimizer(name, made, common, share)
 
     OPTIMIZERS[name] = make
     return make

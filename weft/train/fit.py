@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from .forecast import input_types
 from .making import TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
+from .ranks import Ranks
 from .rates import Rates, growing, sweep
 from .state import Training
 from .steps import Steps
@@ -74,6 +75,8 @@ def fit(
     freeze_layers: int = 0,
     fast_dev_run: int = 0,
     overfit: int = 0,
+    parallel: str | None = None,
+    micro_batches: int | None = None,
     folder: str | Path | Callable[[], Path] | None = None,
     resume: bool = False,
     on_step: Callable[[Now], None] | None = None,
@@ -87,7 +90,8 @@ def fit(
     default they follow from the labels (integers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
     `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
-    `label_smoothing` change training batches only. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    `label_smoothing` change training batches only. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
+    result has the bits of one process with micro_batches=4. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
     own = {
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
@@ -109,12 +113,16 @@ def fit(
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
+    ranks = Ranks.of(parallel, micro_batches)
+    plan = replace(plan, settings=ranks.settings(settings))
     with ExitStack() as held:
-        run = _opened(folder, held) if resume and Path(str(folder)).exists() else None
+        last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
+        run = _opened(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
         if batch == "auto":
             batch = find_batch(model, data, plan)
         train, validation = loaders(data, validation, _number_of(batch), seed)
+        train = ranks.shard(train)
         if fast_dev_run or overfit:
             train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
             validation = (
@@ -122,18 +130,21 @@ def fit(
             )
             epochs = 1 if fast_dev_run else epochs
         training, steps = make(model, train, plan)
-        if run is not None and run.checkpoint.exists():
-            training.load(run.checkpoint)
-        phase = Phase(model, train, steps, body, freeze, freeze_layers, settings.get("accumulate", 1))
+        if last is not None and last.exists():
+            training.load(last)
+        else:
+            ranks.start_alike(model)
+        phase = Phase(model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1))
         if training.epoch < epochs:
             phase.begin(training.epoch)
-        run = _opened(folder, held) if run is None else run  # all checks have passed: create the folder only now
+        if run is None and ranks.leads:  # all checks have passed: create the folder only now
+            run = _opened(folder, held)
         _begin(training, run, own if notes is None else notes, steps.prepare)
         watch = Watch(
-            training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
+            training, steps, run, ranks, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
         )  # fmt: skip
-        watched = WatchedExamples.of(validation, None if run is None else run.path)
+        watched = WatchedExamples.of(validation, run.path if run is not None else None if folder is None else Path())
         ended = "it failed"
         try:
             with watch.interruptible():
@@ -143,7 +154,7 @@ def fit(
                     for x, y in _rest_of_epoch(training, train):
                         watch.stepped(steps.train(x, y), x.shape[0])
                     watch.stop_if_bad()
-                    row = _measured(training, steps, watch, validation, watched)
+                    row = _measured(training, steps, ranks, watch, validation, watched)
                     watch.ended_epoch(row)
                     if on_epoch is not None:
                         on_epoch(row)
@@ -254,32 +265,37 @@ def _rest_of_epoch(training: Training, train: Any) -> Any:
     return arrays(train) if training.batches < len(train) else ()
 
 
-def _measured(training: Training, steps: Steps, watch: Watch, validation: Any, watched: WatchedExamples | None) -> Row:
+def _measured(
+    training: Training, steps: Steps, ranks: Ranks, watch: Watch, validation: Any, watched: WatchedExamples | None
+) -> Row:
     """The metrics of an epoch."""
-    row: Row = {"epoch": training.epoch + 1, "steps": training.steps}
-    row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}
+    row: Row = {"epoch": training.epoch + 1, "steps": training.steps // ranks.accumulate}
+    row |= {f"train_{name}": value for name, value in ranks.values(steps.meters).items()}
     row["rate"] = training.optimizer.rates()[-1]
     row["examples_per_second"] = round(watch.speed(), 1)
     if validation is not None:
         with training.averaged():
-            found = _checked(steps, watch, validation, watched)
+            found = _checked(steps, ranks, watch, validation, watched)
         row |= {f"validation_{name}": value for name, value in found.items()}
-        if watched is not None:
+        if watched is not None and ranks.leads:
             watched.write(training.epoch + 1)
     return row
 
 
-def _checked(steps: Steps, watch: Watch, batches: Any, watched: WatchedExamples | None) -> Row:
-    """The loss and the metrics on validation data."""
+def _checked(steps: Steps, ranks: Ranks, watch: Watch, batches: Any, watched: WatchedExamples | None) -> Row:
+    """The loss and the metrics on validation data, of which each process has every n-th batch."""
     start = 0
     steps.set_mode(training=False)
     for meter in steps.checks.values():
         meter.reset()
-    for x, y in arrays(batches):
-        prediction = steps.check(x, y)
-        if watched is not None:
-            watched.take(start, prediction)
-            start += prediction.shape[0]
+    for number, (x, y) in enumerate(arrays(batches)):
+        owner = 0 if watched is not None and watched.wants(start, x.shape[0]) else number % ranks.size
+        if owner == ranks.rank:
+            prediction = steps.check(x, y)
+            if watched is not None:
+                watched.take(start, prediction)
+        start += x.shape[0]
         device().keep_up()
-        watch.stop_if_asked()
-    return {name: float(meter.value().item()) for name, meter in steps.checks.items()}
+        if ranks.size == 1:
+            watch.stop_if_asked()
+    return ranks.values(steps.checks)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..data.loader import Loader
 from ..errors import RunError
 from ..io import save
 from ..io.files import cannot_write
@@ -27,6 +28,7 @@ from ..io.safetensors import Content, read
 from ..metrics import Metric
 from ..nn.module import Module
 from ..optim import Optimizer
+from ..optim.optimizer import COLLECTED
 from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
@@ -52,6 +54,11 @@ class Training:
     history: list[dict[str, float]] = field(default_factory=list)  # a row an epoch
     best: dict[str, float] = field(default_factory=dict)  # the row with the best result
 
+    @property
+    def calls_per_batch(self) -> int:
+        """The micro-batches of every batch that this process has. A checkpoint counts whole batches: any number of processes can go on."""
+        return self.loader.shard.count if isinstance(self.loader, Loader) else 1
+
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the network has the moving averages of its parameters, if the optimizer keeps any."""
         return self.optimizer.averaged() if self.optimizer.averages else nullcontext()
@@ -66,32 +73,48 @@ class Training:
             found |= {"scale.scale": self.scale.scale, "scale.good_steps": self.scale.good_steps}
         return found
 
-    def save(self, path: Path) -> None:
+    def whole_tensors(self) -> dict[str, Tensor]:
+        """The same, of whole parameters: state that processes share is gathered, so all of them come here."""
+        others = {name: t for name, t in self.tensors().items() if not name.startswith("optimizer.")}
+        return others | {f"optimizer.{name}": t for name, t in self.optimizer.whole_state().items()}
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Write a checkpoint. The last one stays until this one is complete, and then becomes the previous one."""
         key, offset = default_generator.state
         facts = {
-            "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps, "batches": self.batches,
+            "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps // self.calls_per_batch,
+            "batches": self.batches // self.calls_per_batch,
             "seconds": self.seconds, "history": self.history, "best": self.best,
         }  # fmt: skip
         random = {"random.key": key, "random.offset": offset}
         _keep(path)
-        save(path, {**self.tensors(), **random}, {"format": FORMAT, "training": json.dumps(facts)})
+        save(
+            path,
+            {**(self.whole_tensors() if tensors is None else tensors), **random},
+            {"format": FORMAT, "training": json.dumps(facts)},
+        )
 
     def load(self, path: Path) -> None:
         """Restore a checkpoint of the same network and settings. Nothing changes unless all of it fits."""
         values, facts = _read(path)
+        kept = self.optimizer.local_state(
+            {n.removeprefix("optimizer."): t for n, t in values.items() if n.startswith("optimizer.")}
+        )
+        values |= {f"optimizer.{name}": t for name, t in kept.items()}
         own = self.tensors()
-        missing = [n for n in own if n not in values]
+        missing = [n for n in own if n not in values and not n.startswith(f"optimizer.{COLLECTED}")]
         extra = [n for n in values if n not in own and not n.startswith("random.")]
         wrong = [n for n in own if n in values and values[n].shape != own[n].shape]
         if missing or extra or wrong:
             words = f"missing: {missing[:5]}, not known here: {extra[:5]}, other shapes: {wrong[:5]}"
             raise RunError("resume", f"{path} belongs to another network or other settings. {words}.")
         for name, tensor in own.items():
-            tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
+            if name in values:
+                tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
         default_generator.state = (values["random.key"], values["random.offset"])
         self.loader.load(facts["loader"])
-        self.epoch, self.steps, self.batches = facts["epoch"], facts["steps"], facts["batches"]
+        self.epoch = facts["epoch"]
+        self.steps, self.batches = (facts[name] * self.calls_per_batch for name in ("steps", "batches"))
         self.seconds = facts["seconds"]
         self.history, self.best = facts["history"], facts["best"]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..dtypes import bool_, int64
 from ..metrics import Metric
 from ..nn.module import Module
+from ..nn.statistics_of_ranks import statistics_of_ranks
 from ..ops.convert import asarray
 from ..ops.elementwise import where
 from ..ops.math import isfinite, logical_and
@@ -49,9 +50,10 @@ class Steps:
         self.prepare.train(training)
 
     def _train(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.prepare(x)
-        x, mixed = (x, y) if self.mix is None else self.mix(x, y)
-        prediction = alike(prediction_of(self.model(x)), y)
+        with self.optimizer.in_micro_batch(), statistics_of_ranks(self.optimizer.common.axis):
+            x = self.prepare(x)
+            x, mixed = (x, y) if self.mix is None else self.mix(x, y)
+            prediction = alike(prediction_of(self.model(x)), y)
         loss = self.training_loss(prediction, mixed)
         self._watch(loss)
         self.optimizer.minimize(loss, self.scale)

@@ -17,6 +17,7 @@ from ..runtime import device
 from ..signals import handling, terminate
 from ..tensor import Tensor
 from .folder import RunFolder
+from .ranks import Ranks
 from .resources import resources
 from .state import Training
 from .steps import Steps
@@ -55,10 +56,11 @@ class Watch:
     """Called after every step and every epoch."""
 
     def __init__(
-        self, training: Training, steps: Steps, run: RunFolder | None, epochs: int, per_epoch: int, *,
+        self, training: Training, steps: Steps, run: RunFolder | None, ranks: Ranks, epochs: int, per_epoch: int, *,
         max_seconds: float | None, save_seconds: float, patience: int | None, keep: int, on_step: Callable[[Now], None] | None,
     ) -> None:  # fmt: skip
         self.training, self.steps, self.run, self.epochs, self.per_epoch = training, steps, run, epochs, per_epoch
+        self.ranks = ranks
         self.max_seconds, self.save_seconds, self.patience, self.keep = max_seconds, save_seconds, patience, keep
         self.on_step = on_step
         self.before, self.start = training.seconds, time.monotonic()
@@ -77,7 +79,7 @@ class Watch:
 
     def speed(self) -> float:
         """Examples per second in this epoch."""
-        return self.examples / max(time.monotonic() - self.epoch_start, 1e-9)
+        return self.ranks.size * self.examples / max(time.monotonic() - self.epoch_start, 1e-9)
 
     def stepped(self, loss: Tensor, examples: int) -> None:
         """After a step: write a checkpoint if it is due, call callbacks, and check whether to stop."""
@@ -91,17 +93,20 @@ class Watch:
         if now - self.last_news >= NEWS_SECONDS:
             self.last_news = now
             self._tell(loss)
-        if now - self.last_save >= self.save_seconds:
-            self.save()
-        if self.max_seconds is not None and self.seconds() >= self.max_seconds:
-            raise Stop("the time is over")
-        self.stop_if_asked()
+        if self.training.batches % self.ranks.accumulate == 0:  # a checkpoint is of a moment between two whole batches
+            saves, *stops = self.ranks.agreed(now - self.last_save >= self.save_seconds, *self._reasons())
+            if saves:
+                self.save()
+            _stop(*stops)
+
+    def _reasons(self) -> tuple[bool, bool, bool]:
+        """Why this process should stop: the time, Ctrl-C, SIGTERM."""
+        over = self.max_seconds is not None and self.seconds() >= self.max_seconds
+        return over, self.interrupts > 0, self.terminated
 
     def stop_if_asked(self) -> None:
-        if self.interrupts:
-            raise Interrupted("it was interrupted")
-        if self.terminated:
-            raise AskedToEnd("it was terminated")
+        """Stop if a signal has come to any of the processes, all of which come here."""
+        _stop(0, *self.ranks.agreed(*self._reasons()[1:], now=True))
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -146,8 +151,9 @@ class Watch:
         """Write a checkpoint, unless the loss is not finite."""
         self.stop_if_bad()
         self.training.seconds = self.seconds()
+        tensors = self.training.whole_tensors()
         if self.run is not None:
-            self.training.save(self.run.checkpoint)
+            self.training.save(self.run.checkpoint, tensors)
         self.last_save = time.monotonic()
 
     def ended_epoch(self, row: dict[str, float]) -> None:
@@ -193,3 +199,13 @@ class Watch:
             f"the loss was nan or infinite at step {step + 1}; such values are now {where}. "
             "Use a smaller learning rate, clip_norm=1.0, or check the data.",
         )
+
+
+def _stop(time_is_over: float, interrupted: float, terminated: float) -> None:
+    """End the training for the first reason that holds."""
+    if time_is_over:
+        raise Stop("the time is over")
+    if interrupted:
+        raise Interrupted("it was interrupted")
+    if terminated:
+        raise AskedToEnd("it was terminated")

@@ -43,6 +43,10 @@ class WatchedExamples:
             return None
         return cls(dataset, folder)
 
+    def wants(self, start: int, count: int) -> bool:
+        """Whether one of so many examples from this one on is watched."""
+        return bool(((start <= self.chosen) & (self.chosen < start + count)).any())
+
     def take(self, start: int, prediction: Any) -> None:
         """Predictions of a batch that begins at this example; nothing is read of batches without a watched one."""
         inside = [i for i in self.chosen.tolist() if start <= i < start + prediction.shape[0]]

@@ -1,0 +1,134 @@
+"""Data-parallel training: several processes give the bits of one that accumulates the same micro-batches."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft import data, nn, optim, parallel, train
+from weft.data.loader import Loader, Shard
+from weft.errors import UserError
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def pool(request):
+    with parallel.RankPool(request.param) as made:
+        made.size = request.param
+        yield made
+
+
+def network():
+    weft.seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4 * 6 * 6, 10)
+    )
+
+
+def fitted(parallel=None, micro_batches=4, epochs=2, **settings):
+    """The weights after a training, and its history."""
+    model, splits = network(), data.open_dataset("digits")
+    some = data.Subset(splits.train, np.arange(240))
+    result = train.fit(
+        model, some, data.Subset(splits.test, np.arange(90)), batch=48, epochs=epochs, rate=1e-2, seed=1,
+        prepare=data.ToFloat(), parallel=parallel, micro_batches=micro_batches, **settings,
+    )  # fmt: skip
+    return {name: t.numpy().copy() for name, t in model.named_tensors().items()}, result.history
+
+
+def equal(a, b, without=()):
+    return all(np.array_equal(a[name], b[name]) for name in a if name not in without)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return fitted()
+
+
+STATISTICS = ("layers.1.mean", "layers.1.var")
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_processes_give_the_bits_of_one_that_accumulates(pool, alone, zero):
+    weights, history = alone
+    for mine, told in pool.run(fitted_with, pool.size, {"zero": zero}):
+        # With several micro-batches a process, running statistics follow each other in another order.
+        assert equal(weights, mine, STATISTICS if pool.size == 2 else ())
+        assert told[-1]["train_accuracy"] == pytest.approx(history[-1]["train_accuracy"], abs=1e-6)
+        assert told[-1]["validation_loss"] == pytest.approx(history[-1]["validation_loss"], rel=1e-3)
+
+
+def fitted_with(size, settings):
+    return fitted(f"data:{size}", **settings)
+
+
+def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(pool, tmp_path, alone):
+    first = pool.run(fitted_with, pool.size, {"epochs": 1, "zero": 2, "folder": str(tmp_path / "run")})
+    weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True)
+    assert len(first[0][1]) == 1
+    assert len(history) == 2
+    assert equal(weights, alone[0], STATISTICS if pool.size == 2 else ())
+    again = pool.run(fitted_with, pool.size, {"epochs": 3, "zero": 1, "folder": str(tmp_path / "run"), "resume": True})
+    assert equal(again[0][0], again[-1][0])
+    assert [row["epoch"] for row in again[0][1]] == [1, 2, 3]
+
+
+def clipped(size):
+    """A step with each optimizer that has state, and a limit on the norm."""
+    mesh = parallel.Mesh(data=size) if size > 1 else None
+    rank = mesh.index("data") if mesh else 0
+    results = {}
+    for name in ("sgd", "adamw", "lion", "rmsprop"):
+        for zero in (0, 2):
+            weft.seed(1)
+            model = nn.Linear(5, 3)
+            model(weft.zeros((1, 5)))
+            axis = {"axis": "data", "zero": zero} if mesh else {"accumulate": 2}
+            optimizer = getattr(optim, name)(model, rate=0.1, clip_norm=0.5, **axis)
+            step = weft.jit(lambda x, model=model, optimizer=optimizer: optimizer.minimize((model(x) ** 2).mean()))
+            rng = np.random.default_rng(0)
+            for _ in range(3):
+                batches = rng.normal(size=(2, 4, 5)).astype(np.float32)
+                for x in batches[rank : rank + 1] if mesh else batches:
+                    step(x)
+            results[name, zero] = [p.numpy().copy() for p in model.parameters()]
+    return results
+
+
+def test_every_optimizer_averages_and_clips_alike(pool):
+    if pool.size == 2:
+        wanted = clipped(1)
+        for found in pool.run(clipped, 2):
+            for key, weights in found.items():
+                assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
+
+
+def test_micro_batches_follow_the_order_of_the_epoch():
+    class Numbers:
+        labels = np.arange(26)
+
+        def __len__(self):
+            return 26
+
+        def inputs(self, indices):
+            return np.asarray(indices)
+
+    def seen(*shard):
+        return [
+            x.tolist() for x, _ in Loader(Numbers(), 8, shuffle=False, drop_last=True, shard=Shard(*shard)).arrays()
+        ]
+
+    assert seen(4, 0, 4) == [[2 * i, 2 * i + 1] for i in range(12)]
+    assert seen(4, 2, 2) == [[4, 5], [6, 7], [12, 13], [14, 15], [20, 21], [22, 23]]
+    assert seen(2, 1, 1) == [[4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23]]
+    with pytest.raises(UserError, match="cut into 3 equal micro-batches"):
+        Loader(Numbers(), 8, drop_last=True, shard=Shard(3, 0, 1))
+
+
+def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match=r"parallel is data:N, got 'model:2'"):
+        fitted(parallel="model:2")
+    with pytest.raises(UserError, match="accumulate= is not given beside it"):
+        fitted(micro_batches=2, accumulate=2)
+    with pytest.raises(UserError, match="needs 2 processes, there is 1"):
+        fitted(parallel="data:2")
+    with pytest.raises(UserError, match="zero is 0, 1 or 2"):
+        optim.sgd(nn.Linear(2, 2), rate=0.1, zero=3)

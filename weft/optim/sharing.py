@@ -1,0 +1,165 @@
+"""How the processes of a data-parallel training share gradients, parameters and the state of an optimizer.
+
+All processes have all parameters. Gradients are summed in buckets, so that a few large messages are sent instead of many small ones, and as
+soon as the backward pass has made them. With `zero`, each process keeps the state of a part of every parameter only, updates that part, and
+the parts are gathered (ZeRO): zero=1 sums whole gradients, zero=2 gives each process the sum of its part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from ..dtypes import int64
+from ..errors import UserError
+from ..mesh import mesh as meshes
+from ..ops.collective import all_gather, all_reduce, axis_index, reduce_scatter
+from ..ops.creation import zeros
+from ..ops.movement import concat, cut, pad_axis, reshape
+from ..tensor import Tensor
+from .transform import Transform
+
+BUCKET_BYTES = 1 << 22
+
+
+class Alone:
+    """One process."""
+
+    size = 1
+
+    @property
+    def rank(self) -> Tensor:
+        """The number of this process."""
+        return zeros((), dtype=int64)
+
+    def state_of(self, p: Tensor) -> Tensor:
+        """The part of a parameter whose state this process keeps."""
+        return p
+
+    def sums(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of these parts, summed over all processes."""
+        return list(gs)
+
+    def total(self, x: Tensor) -> Tensor:
+        """A sum over the elements of all parts, given that over those of this process."""
+        return x
+
+    def agreed(self, flag: Tensor) -> Tensor:
+        """Whether a condition holds in all processes."""
+        return flag
+
+    def whole(self, parts: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        """New values of whole parameters, given those of the parts of this process."""
+        return list(parts)
+
+    def gathered(self, state: Tensor, p: Tensor) -> Tensor:
+        """The state of a whole parameter, given that of the part of this process. All processes come here."""
+        return state
+
+    def local(self, state: Tensor, p: Tensor) -> Tensor:
+        """The state of the part of this process, given that of a whole parameter."""
+        return state
+
+    def check(self, name: str, chain: Sequence[Transform]) -> None:
+        """Raise an error if a chain of transforms cannot work on parts."""
+
+
+class Replicated(Alone):
+    """Processes along an axis that all keep everything."""
+
+    def __init__(self, axis: str) -> None:
+        self.axis, self.size = axis, meshes.current().size(axis)
+
+    @property
+    def rank(self) -> Tensor:
+        return axis_index(self.axis)
+
+    def sums(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        found = _in_buckets([reshape(g, (-1,)) for g in gs], lambda bucket: all_reduce(bucket, self.axis))
+        return [reshape(total, g.shape) for total, g in zip(found, gs, strict=True)]
+
+    def agreed(self, flag: Tensor) -> Tensor:
+        return all_reduce(flag.astype("int32"), self.axis, "min") > 0
+
+
+class Sharded(Replicated):
+    """Processes along an axis that each keep the state of a part of every parameter."""
+
+    def __init__(self, axis: str, zero: int) -> None:
+        super().__init__(axis)
+        self.zero = zero
+
+    def check(self, name: str, chain: Sequence[Transform]) -> None:
+        whole = [type(t).__name__ for t in chain if not t.elementwise]
+        if whole:
+            raise UserError(
+                name,
+                f"zero= splits parameters, and {', '.join(whole)} needs them whole. Take zero=0, or another optimizer.",
+            )
+
+    def state_of(self, p: Tensor) -> Tensor:
+        return self._part(p)
+
+    def sums(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        if self.zero == 1:
+            return [self._part(g) for g in super().sums(gs)]
+        return _in_buckets([self._rows(g) for g in gs], lambda bucket: reduce_scatter(bucket, self.axis))
+
+    def total(self, x: Tensor) -> Tensor:
+        return all_reduce(x, self.axis)
+
+    def whole(self, parts: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        gathered = _in_buckets(parts, lambda bucket: all_gather(bucket, self.axis))
+        return [reshape(reshape(g, (-1,))[: prod(p.shape)], p.shape) for g, p in zip(gathered, parameters, strict=True)]
+
+    def gathered(self, state: Tensor, p: Tensor) -> Tensor:
+        if not state.ndim:  # a count
+            return state
+        return reshape(reshape(all_gather(state.detach(), self.axis), (-1,))[: prod(p.shape)], p.shape)
+
+    def local(self, state: Tensor, p: Tensor) -> Tensor:
+        return self._part(state) if state.ndim else state
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """A tensor as one row for each process; the last one is filled up with zeros."""
+        count = prod(x.shape)
+        length = -(-count // self.size)
+        return reshape(pad_axis(reshape(x, (-1,)), 0, 0, length * self.size - count), (self.size, length))
+
+    def _part(self, x: Tensor) -> Tensor:
+        return self._rows(x)[axis_index(self.axis)]
+
+
+def sharing(axis: str | None, zero: int) -> Alone:
+    """How processes along an axis share."""
+    if axis is None or meshes.current().size(axis) == 1:
+        return Alone()
+    return Sharded(axis, zero) if zero else Replicated(axis)
+
+
+def _in_buckets(tensors: Sequence[Tensor], call: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """A collective of many tensors, joined along their last axis in buckets, and its results cut again."""
+    done: dict[int, Tensor] = {}
+    for bucket in _buckets(tensors):
+        joined = [tensors[i] for i in bucket]
+        result, begin = call(joined[0] if len(joined) == 1 else concat(joined, axis=-1)), 0
+        for i in bucket:
+            end = begin + tensors[i].shape[-1]
+            done[i] = cut(result, result.ndim - 1, begin, end)
+            begin = end
+    return [done[i] for i in range(len(tensors))]
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Numbers of tensors of one dtype, of up to BUCKET_BYTES together; the last parameters first, whose gradients are made first."""
+    bucket: list[int] = []
+    filled = 0
+    for i in reversed(range(len(tensors))):
+        nbytes = tensors[i].size * tensors[i].dtype.itemsize
+        if bucket and (filled + nbytes > BUCKET_BYTES or tensors[i].dtype is not tensors[bucket[0]].dtype):
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(i)
+        filled += nbytes
+    if bucket:
+        yield bucket
