@@ -237,20 +237,15 @@ def energy_table(file: str | Path | None = None) -> EnergyTable:
 def _read(path: Path, changed: int) -> EnergyTable:
     top = read_table(path)
     top.only(("sources", "scaling", "operations", "rules", "memory"))
-    scaling, operations, memory = top.entry("scaling"), top.entry("operations"), top.entry("memory")
-    assert scaling is not None
-    assert operations is not None
-    assert memory is not None
+    scaling = top.entry("scaling")
     scaling.only(("reference_nm", "second_nm", "exponent", "smallest_nm", "largest_nm"))
-    exponent = scaling.figure("exponent", required=True)
-    assert exponent is not None
     return EnergyTable(
-        _operations(operations),
-        _memory(memory),
+        _operations(top.entry("operations")),
+        _memory(top.entry("memory")),
         _rules(top),
         scaling.number("reference_nm"),
         scaling.number("second_nm"),
-        exponent.value,
+        scaling.figure("exponent").value,
         (scaling.number("smallest_nm"), scaling.number("largest_nm")),
     )
 
@@ -291,7 +286,6 @@ def _entry(entry: TableEntry) -> _TableRow:
 
 def _rules(top: TableEntry) -> dict[str, str]:
     rules = top.entry("rules")
-    assert rules is not None
     names = ("int_add", "int_multiply", "float_add", "float_multiply")
     rules.only(names)
     return {name: rules.text(name) for name in names}

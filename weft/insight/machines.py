@@ -42,7 +42,6 @@ _FIGURES = [
     "year",
     "process_nm",
     "cores",
-    "memory_bandwidth",
     "on_chip_bytes",
     "memory_bytes",
     "power",
@@ -51,7 +50,6 @@ _FIGURES = [
     "dollars_per_hour",
     "launch_overhead",
 ]
-_REQUIRED = ("memory_bandwidth",)
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ def read_machines(path: Path) -> tuple[dict[str, DescribedMachine], list[Publish
 def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
     top = read_table(path)
     top.only(("sources", "machines", "published"))
-    entries = top.entry("machines", required=False)
+    entries = top.optional_entry("machines")
     found = {} if entries is None else {name: _machine(name, entry) for name, entry in entries.entries()}
     if HERE in found and entries is not None:
         entries.fail(HERE, "is the name of this machine, which is measured. Choose another name.")
@@ -249,15 +247,16 @@ def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[P
 
 
 def _machine(name: str, entry: TableEntry) -> DescribedMachine:
-    entry.only(("title", "kind", "peak", *_FIGURES))
-    figures = {key: entry.figure(key, key in _REQUIRED) for key in _FIGURES}
+    entry.only(("title", "kind", "peak", "memory_bandwidth", *_FIGURES))
+    bandwidth = entry.figure("memory_bandwidth")
+    figures = {key: entry.optional_figure(key) for key in _FIGURES}
     peak = entry.figures("peak", FORMATS)
     if not peak:
         entry.fail("peak", f"requires the peak rate of a format or more: {', '.join(FORMATS)}.")
-    for key, figure in (*figures.items(), *peak.items()):
+    for key, figure in (("memory_bandwidth", bandwidth), *figures.items(), *peak.items()):
         if figure is not None and figure.value == 0 and key != "idle_power":
             entry.fail(key, "requires a number above 0, got 0.")
-    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), peak=peak, **figures)  # type: ignore[arg-type]
+    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), bandwidth, peak, **figures)
 
 
 def _published(entry: TableEntry) -> PublishedResult:

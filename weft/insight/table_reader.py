@@ -60,9 +60,9 @@ class TableEntry:
                 self._fail(key, f"there is no key {self._under(key.text)}. {nearest(key.text, known)}")
 
     def text(self, key: str, default: str | None = None) -> str:
-        node = self._find(key, default is None)
-        if node is None:
-            return str(default)
+        if default is not None and self.node.get(key) is None:
+            return default
+        node = self._required(key)
         if not isinstance(node, ScalarNode):
             self._fail(node, f"{self._under(key)} requires a text, got a list or a mapping.")
         return node.text
@@ -77,16 +77,21 @@ class TableEntry:
         return found
 
     def number(self, key: str, default: float | None = None) -> float:
-        node = self._find(key, default is None)
-        return float(default or 0) if node is None else self._number(node, key)
+        if default is not None and self.node.get(key) is None:
+            return default
+        return self._number(self._required(key), key)
 
     def flag(self, key: str) -> bool:
         return self.choice(key, ("true", "false")) == "true" if self.node.get(key) is not None else False
 
-    def entry(self, key: str, required: bool = True) -> TableEntry | None:
-        node = self._find(key, required)
-        if node is None:
-            return None
+    def entry(self, key: str) -> TableEntry:
+        return self._entry(key, self._required(key))
+
+    def optional_entry(self, key: str) -> TableEntry | None:
+        node = self.node.get(key)
+        return None if node is None else self._entry(key, node)
+
+    def _entry(self, key: str, node: TreeNode) -> TableEntry:
         if not isinstance(node, MappingNode):
             self._fail(node, f"{self._under(key)} requires lines such as `name: ...`, got a text or a list.")
         return TableEntry(self.table, self._under(key), node, self.sources)
@@ -94,31 +99,25 @@ class TableEntry:
     def entries(self) -> Iterator[tuple[str, TableEntry]]:
         """The mappings in this one, by name."""
         for key in self.names():
-            found = self.entry(key)
-            assert found is not None
-            yield key, found
+            yield key, self.entry(key)
 
     def items(self, key: str) -> list[TableEntry]:
         """The mappings of a list."""
-        node = self._find(key, False)
+        node = self.node.get(key)
         if node is None:
             return []
         if not isinstance(node, ListNode):
             self._fail(node, f"{self._under(key)} requires a list.")
-        for item in node.items:
+        found: list[TableEntry] = []
+        for i, item in enumerate(node.items):
             if not isinstance(item, MappingNode):
                 self._fail(item, f"{self._under(key)} requires items such as `- {{network: alexnet, ...}}`.")
-        return [
-            TableEntry(self.table, f"{self._under(key)}[{i}]", item, self.sources)
-            for i, item in enumerate(node.items)
-            if isinstance(item, MappingNode)
-        ]
+            found.append(TableEntry(self.table, f"{self._under(key)}[{i}]", item, self.sources))
+        return found
 
-    def figure(self, key: str, required: bool = False) -> Figure | None:
+    def figure(self, key: str) -> Figure:
         """A number with its source."""
-        found = self.entry(key, required)
-        if found is None:
-            return None
+        found = self.entry(key)
         found.only(("value", "source", "note", "modelled", "date"))
         return Figure(
             found.number("value"),
@@ -128,13 +127,16 @@ class TableEntry:
             found.text("date", ""),
         )
 
+    def optional_figure(self, key: str) -> Figure | None:
+        return None if self.node.get(key) is None else self.figure(key)
+
     def figures(self, key: str, known: Sequence[str]) -> dict[str, Figure]:
         """A mapping of figures."""
-        found = self.entry(key, False)
+        found = self.optional_entry(key)
         if found is None:
             return {}
         found.only(known)
-        return {name: figure for name in found.names() if (figure := found.figure(name)) is not None}
+        return {name: found.figure(name) for name in found.names()}
 
     def source(self) -> str:
         """Where the figure comes from: a name is replaced by what `sources` says of it."""
@@ -154,9 +156,9 @@ class TableEntry:
         """Raise an error at a key."""
         self._fail(self.node.get(key) or self.node, f"{self._under(key)} {problem}")
 
-    def _find(self, key: str, required: bool) -> TreeNode | None:
+    def _required(self, key: str) -> TreeNode:
         node = self.node.get(key)
-        if node is None and required:
+        if node is None:
             self._fail(self.node, f"{self._under(key)} is required, got none.")
         return node
 
@@ -196,7 +198,7 @@ def read_table(path: str | Path) -> TableEntry:
 
 
 def _sources(top: TableEntry) -> dict[str, str]:
-    found = top.entry("sources", False)
+    found = top.optional_entry("sources")
     texts: dict[str, str] = {}
     for name, source in [] if found is None else list(found.entries()):
         source.only(("title", "url", "checked"))
