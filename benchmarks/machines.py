@@ -159,8 +159,9 @@ def save(path: str, device: str, networks: list[str], batch: int) -> None:
     with on(device):
         for name in networks:
             function, args = find_subject(name).step(batch)
-            kept[name] = json.loads(profile(function, *args).to_json())
-            print(f"{name}: {1e3 * kept[name]['seconds']:.2f} ms", flush=True)  # type: ignore[index]
+            found = profile(function, *args)
+            kept[name] = json.loads(found.to_json())
+            print(f"{name}: {1e3 * found.seconds:.2f} ms", flush=True)
         about = {
             "weft": weft.__version__,
             "device": find_device().about(),
