@@ -177,6 +177,11 @@ def test_a_whole_batch_cannot_be_read():
     assert "and 3 more" in one.notes[0]
 
 
+def test_a_mistake_in_a_stage_is_not_a_damaged_example():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        data_timing.stage_times([("read", lambda indices: indices + None)], [np.arange(8)], FakeClock())
+
+
 def test_an_empty_dataset():
     clock = FakeClock()
     with pytest.raises(weft.UserError, match="at least one example is required, got an empty one"):
