@@ -22,7 +22,7 @@ from ..hints import nearest
 from ..knobs import knobs
 from ..runtime import Device
 from ..runtime.native import thread_count
-from .table_reader import Figure, TableEntry, read_table
+from .table_reader import Figure, TableEntry, table_file
 
 TABLE = Path(__file__).with_name("machines.yaml")
 HERE = "here"
@@ -224,20 +224,9 @@ def _tables(file: str | Path | None) -> dict[str, DescribedMachine]:
     return found
 
 
-def read_machines(path: Path) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
+@table_file
+def read_machines(top: TableEntry) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
     """The machines and the published results of a file."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError as error:
-        raise UserError(
-            "machines", f"the file {path} cannot be read: {error.strerror}. Give the path of a table in YAML."
-        ) from None
-    return _read(path, changed)
-
-
-@cache
-def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
-    top = read_table(path)
     top.only(("sources", "machines", "published"))
     entries = top.optional_entry("machines")
     found = {} if entries is None else {name: _machine(name, entry) for name, entry in entries.entries()}

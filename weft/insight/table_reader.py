@@ -11,15 +11,18 @@ follows from others by a rule that `note` states.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from ..errors import UserError
 from ..hints import nearest
 from ..zoo.definition.problems import DefinitionError
 from ..zoo.definition.yaml_tree import ListNode, MappingNode, ScalarNode, TreeNode, read_yaml
+
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,30 @@ class TableEntry:
         raise UserError(self.table, f"line {node.place.line}: {problem}")
 
 
-def read_table(path: str | Path) -> TableEntry:
+def table_file(read: Callable[[TableEntry], Content]) -> Callable[[Path], Content]:
+    """Let a function that reads a table take its file, which is read again only when it has changed."""
+
+    @cache
+    def known(path: Path, changed: int) -> Content:
+        return read(read_table(path))
+
+    def of(path: Path) -> Content:
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        return known(path, changed)
+
+    return of
+
+
+def read_table(path: Path) -> TableEntry:
     """The table in a file."""
-    name = Path(path).name
+    name = path.name
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(name, f"the file {path} cannot be read: {error}. Give the path of a table in YAML.") from None
+        raise _unreadable(path, error) from None
     try:
         root = read_yaml(text)
     except DefinitionError as error:
@@ -195,6 +215,11 @@ def read_table(path: str | Path) -> TableEntry:
         raise UserError(name, f"line {root.place.line}: lines such as `machines:` are required, got a text or a list.")
     top = TableEntry(name, "", root, {})
     return TableEntry(name, "", root, _sources(top))
+
+
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> UserError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UserError(path.name, f"the file {path} cannot be read: {reason}. Give the path of a table in YAML.")
 
 
 def _sources(top: TableEntry) -> dict[str, str]:
