@@ -20,7 +20,6 @@ from pathlib import Path
 import weft
 from weft.insight import (
     ProgramProfile,
-    Projection,
     machine,
     measured_machine,
     profile,
@@ -72,7 +71,7 @@ def pairs(found: ProgramProfile, batch: int) -> dict[tuple[str, str], Pair]:
     for row in published():
         if row.batch == batch:
             there = machine(row.machine)
-            made: Projection = project(found, there, row.format)
+            made = project(found, there, row.format)
             peak = there.peak_for(row.format).value
             assert there.power is not None
             used = found.total.flops / batch * row.images_per_second / peak

@@ -10,7 +10,8 @@ import weft
 from weft import data
 from weft.cli.profile_data import profile_data, profile_memory
 from weft.data.loading_stages import loading_stages
-from weft.insight import DataBottleneck, StageTime, data_bottleneck, data_timing
+from weft.insight import data_bottleneck, data_timing
+from weft.insight.data_bottleneck import DataBottleneck, StageTime
 from weft.insight.data_timing import stage_times, worker_counts
 
 

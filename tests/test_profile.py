@@ -9,7 +9,8 @@ import pytest
 import weft
 from weft import nn, optim
 from weft.errors import Scope, UserError
-from weft.insight import KernelProfile, ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight import ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight.layer_profile import KernelProfile
 from weft.insight.projection import parse_machines
 from weft.insight.side_by_side import check_machines, machine_text
 

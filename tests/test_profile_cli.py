@@ -12,7 +12,7 @@ from cli_tools import told
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError
-from weft.insight import ThroughputRow
+from weft.insight.throughput_table import ThroughputRow
 from weft.jobs import profile_report as module
 from weft.jobs.predictor import Predictor
 from weft.jobs.profile_report import ProfileOptions, profile_report

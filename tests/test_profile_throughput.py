@@ -12,10 +12,11 @@ import pytest
 import weft
 from test_health import FakeNvml, NVMLError
 from weft.errors import RunError
-from weft.insight import ThroughputRow, ThroughputTable, machine, throughput, throughput_svg
+from weft.insight import machine, throughput, throughput_svg
 from weft.insight.energy_counters import EnergyReading
 from weft.insight.machines import machine_like
 from weft.insight.throughput import percentiles
+from weft.insight.throughput_table import ThroughputRow, ThroughputTable
 from weft.knobs import knobs
 from weft.runtime import device as find_device
 
