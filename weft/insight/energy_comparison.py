@@ -18,7 +18,6 @@ from ..nn.module import Module
 from .energy_counts import CACHE, kernel_counts
 from .energy_forms import DENSITY, FORMS, form_profile
 from .energy_model import LEVELS, energy
-from .layer_profile import LayerProfile
 from .profile import ProgramProfile, profile
 from .profile_text import amount, cut, table
 
@@ -195,7 +194,7 @@ def energy_by_layer(found: ProgramProfile) -> dict[str, dict[str, float]]:
     for kernel in found.kernels:
         causes = energy(kernel_counts(kernel, cache), found.node_nm).by_cause
         for scope, share in kernel.layers:
-            label = LayerProfile(scope.path, scope.kind, scope.phase).label.removeprefix("body.")
+            label = scope.label.removeprefix("body.")
             layer = layers.setdefault(label, {})
             for cause, joules in causes.items():
                 layer[cause] = layer.get(cause, 0.0) + share * joules

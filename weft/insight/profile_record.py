@@ -271,8 +271,7 @@ def _offender(found: PrintableProfile, one: KernelProfile, rename: Callable[[str
 
 def _layer_of(kernel: KernelProfile) -> str:
     """The layer that a kernel does most for."""
-    scope = max(kernel.layers, key=lambda pair: pair[1])[0]
-    return LayerProfile(scope.path, scope.kind, scope.phase).label
+    return max(kernel.layers, key=lambda pair: pair[1])[0].label
 
 
 def _memory(found: PrintableProfile, arguments: int, rename: Callable[[str], str]) -> MemoryRecord:
