@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..compress.observers import evaluating
 from ..errors import UserError
 from ..nn.module import Module
 from .energy_counts import CACHE, kernel_counts
@@ -173,9 +174,9 @@ def energy_comparison(
     """
     if not forms:
         raise UserError("energy_comparison", "a form or more is required, got none.")
-    model = model.eval() if model.training else model
-    base = profile(model, *args, repeats=1, node_nm=node_nm)
-    made = [form_profile(base, model, args, form, density) for form in forms]
+    with evaluating(model):
+        base = profile(model, *args, repeats=1, node_nm=node_nm)
+        made = [form_profile(base, model, args, form, density) for form in forms]
     pairs = list(zip(forms, made, strict=True))
     rows = [
         EnergyForm(form, energy_by_layer(one.profile), one.own_program, one.note) for form, one in pairs if one.profile
