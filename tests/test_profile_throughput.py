@@ -35,6 +35,12 @@ def test_figures_of_a_row() -> None:
     assert ROW.per_dollar == pytest.approx(800 * 3600 / 1.8)
 
 
+def test_the_table_counts_what_was_measured() -> None:
+    head = str(ThroughputTable((ROW,))).splitlines()[0]
+    assert "inferences/s/W of the limit" in head
+    assert "images" not in head
+
+
 def test_latencies_are_those_of_real_calls() -> None:
     times = [1.0] * 94 + [2.0] * 4 + [50.0] * 2
     assert percentiles(times) == (1.0, 2.0, 50.0)
