@@ -244,7 +244,7 @@ def test_profile_of_digits(capsys):
 
 
 def test_profile_of_memory(capsys, tmp_path):
-    profile_memory(["memory", "lenet5", "batch=8", "batches=8,16", f"svg={tmp_path / 'memory.svg'}"])
+    profile_memory(["lenet5", "batch=8", "batches=8,16", f"svg={tmp_path / 'memory.svg'}"])
     text = capsys.readouterr().out
     assert "Other batch sizes, planned" in text
     assert "nothing to checkpoint" in text
@@ -257,6 +257,6 @@ def test_profile_of_memory(capsys, tmp_path):
     assert known["at_peak"]["activations"] == 0
     assert known["batches"][0]["total"] == known["allocated"]
     with pytest.raises(weft.UserError, match="a network, a file or a run is required"):
-        profile_memory(["memory"])
+        profile_memory([])
     with pytest.raises(weft.errors.RunError, match="cannot be written"):
         profile_memory([*infer, f"svg={tmp_path / 'no' / 'x.svg'}"])
