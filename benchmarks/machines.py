@@ -20,7 +20,6 @@ from pathlib import Path
 import weft
 from weft.insight import (
     ProgramProfile,
-    Projection,
     machine,
     measured_machine,
     profile,
@@ -72,7 +71,7 @@ def pairs(found: ProgramProfile, batch: int) -> dict[tuple[str, str], Pair]:
     for row in published():
         if row.batch == batch:
             there = machine(row.machine)
-            made: Projection = project(found, there, row.format)
+            made = project(found, there, row.format)
             peak = there.peak_for(row.format).value
             assert there.power is not None
             used = found.total.flops / batch * row.images_per_second / peak
@@ -159,8 +158,9 @@ def save(path: str, device: str, networks: list[str], batch: int) -> None:
     with on(device):
         for name in networks:
             function, args = find_subject(name).step(batch)
-            kept[name] = json.loads(profile(function, *args).to_json())
-            print(f"{name}: {1e3 * kept[name]['seconds']:.2f} ms", flush=True)  # type: ignore[index]
+            found = profile(function, *args)
+            kept[name] = json.loads(found.to_json())
+            print(f"{name}: {1e3 * found.seconds:.2f} ms", flush=True)
         about = {
             "weft": weft.__version__,
             "device": find_device().about(),

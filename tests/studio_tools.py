@@ -200,3 +200,11 @@ def chromium() -> Iterator[Any]:
         finally:
             for context in browser.contexts[1:]:  # the first one is the browser's own
                 context.close()
+
+
+def page_errors(page: Any) -> list[str]:
+    """What goes wrong on a page from now on: a list that grows."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found

@@ -1,6 +1,5 @@
 """Checks `weft cfg`, and that every verb says what it does and what can be set."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from cli_tools import told
 from weft.cli import GROUPS, SUMMARIES, VERBS, main
 from weft.cli.arguments import first_line, read
 from weft.cli.training import TRACE
@@ -53,9 +53,8 @@ def test_a_network_is_trained_from_the_file_and_its_run_gives_it_back(
     Path("mine.yaml").write_text(capsys.readouterr().out)
     assert main(["train", "cfg=mine.yaml"]) == 0
     capsys.readouterr()
-    assert main(["cfg", "lenet5_classic-1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["data"], told["epochs"], told["batch"], told["rate"]) == ("digits", 1, 256, None)
+    found = told(capsys, "cfg", "lenet5_classic-1")
+    assert (found["data"], found["epochs"], found["batch"], found["rate"]) == ("digits", 1, 256, None)
     assert main(["cfg", "lenet5_classic-1"]) == 0
     Path("again.yaml").write_text(capsys.readouterr().out)
     again = read("train", ["cfg=again.yaml"], SETTINGS, 0)
@@ -75,12 +74,11 @@ def test_several_values_are_read_from_the_settings_of_a_run(tmp_path: Path) -> N
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WEFT_SEED", "0")
-    assert main(["cfg", "env", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told) == list(KNOBS)
-    assert told["seed"]["variable"] == "WEFT_SEED"
-    assert told["seed"]["set"] is True
-    assert told["threads"]["meaning"] == KNOBS["threads"].help
+    found = told(capsys, "cfg", "env")
+    assert list(found) == list(KNOBS)
+    assert found["seed"]["variable"] == "WEFT_SEED"
+    assert found["seed"]["set"] is True
+    assert found["threads"]["meaning"] == KNOBS["threads"].help
     assert main(["cfg", "env"]) == 0
     said = capsys.readouterr().out
     assert all(f"WEFT_{name.upper()}" in said for name in KNOBS)

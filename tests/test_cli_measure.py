@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cli_tools import told
 from weft.cli import main
 from weft.cli.measure import bound
 from weft.compiler.cpu.roofline import Roof
@@ -12,11 +13,6 @@ from weft.explain import Explanation, MemoryUse, Row
 from weft.knobs import knobs
 
 SMALL = ["lenet5_classic", "batch=2"]
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def a_run(folder: Path, **settings: object) -> str:

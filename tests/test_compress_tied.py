@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft import compress, nn, optim
+from weft.compress.layers import layer_value
 from weft.compress.pack import baked
 from weft.errors import UserError
 
@@ -167,3 +168,13 @@ def test_quantized_layers_with_one_weight_stay_tied(method: Callable[..., Any]) 
     model.train()
     steps(model)
     assert is_tied(model)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_few_bits_stay_tied(bits: int) -> None:
+    model, language = tied(), Language()
+    assert list(compress.weight_only(model, bits)) == ["encoder"]
+    assert list(compress.weight_only(language, bits)) == ["output"]
+    assert is_tied(model)
+    assert np.array_equal(language.embedding.weight.numpy(), language.output.weight.numpy())
+    assert layer_value(model.encoder, "weight") is layer_value(model.decoder, "weight")

@@ -9,8 +9,9 @@ import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -75,14 +76,18 @@ class LateGpu:
             action()
 
 
+def note_byte(seen: list[int], address: int) -> None:
+    seen.append(ctypes.c_uint8.from_address(address).value)
+
+
 @pytest.mark.parametrize("copies_early", [False, True])
 def test_rooms_for_arguments_are_filled_when_nobody_reads_them(copies_early: bool) -> None:
     gpu = LateGpu(copies_early)
     nbytes, seen = SMALL + 4, list[int]()
-    lane = DoubleBuffer(gpu, nbytes)  # type: ignore[arg-type]
+    lane = DoubleBuffer(cast(Gpu, gpu), nbytes)
     for i in range(7):
         address = lane.fill(np.full(nbytes, i, np.uint8))
-        gpu.work.append(lambda at=address: seen.append(ctypes.c_uint8.from_address(at + nbytes - 1).value))  # type: ignore[misc]
+        gpu.work.append(partial(note_byte, seen, address + nbytes - 1))
         lane.done()
     gpu.run_work(len(gpu.work))
     assert seen == list(range(7))
@@ -94,10 +99,10 @@ def test_the_first_copies_wait_for_work_that_used_their_memory_before() -> None:
     for value in (101, 102):
         room = gpu.allocate(nbytes)
         ctypes.memset(room, value, nbytes)
-        gpu.work.append(lambda at=room: seen.append(ctypes.c_uint8.from_address(at).value))  # type: ignore[misc]
+        gpu.work.append(partial(note_byte, seen, room))
     for room in gpu.rooms:
         gpu.free(int(room.ctypes.data))
-    lane = DoubleBuffer(gpu, nbytes)  # type: ignore[arg-type]
+    lane = DoubleBuffer(cast(Gpu, gpu), nbytes)
     for i in range(2):
         lane.fill(np.full(nbytes, i, np.uint8))
         lane.done()
@@ -140,7 +145,7 @@ def test_nothing_waits_while_work_is_recorded() -> None:
 def test_a_recorded_graph_is_let_go_when_it_has_run() -> None:
     done: list[Any] = []
     made = executable.CudaExecutable.__new__(executable.CudaExecutable)
-    made.gpu = SimpleNamespace(wait=lambda: done.append("wait"), forget=done.append)  # type: ignore[assignment]
+    made.gpu = cast(Gpu, SimpleNamespace(wait=lambda: done.append("wait"), forget=done.append))
     made._graphs = OrderedDict()
     for i in range(executable.REMEMBERED):
         made._remember((i,), f"graph {i}")

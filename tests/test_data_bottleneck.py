@@ -10,7 +10,8 @@ import weft
 from weft import data
 from weft.cli.profile_data import profile_data, profile_memory
 from weft.data.loading_stages import loading_stages
-from weft.insight import DataBottleneck, StageTime, data_bottleneck, data_timing
+from weft.insight import data_bottleneck, data_timing
+from weft.insight.data_bottleneck import DataBottleneck, StageTime
 from weft.insight.data_timing import stage_times, worker_counts
 
 
@@ -177,6 +178,11 @@ def test_a_whole_batch_cannot_be_read():
     assert "and 3 more" in one.notes[0]
 
 
+def test_a_mistake_in_a_stage_is_not_a_damaged_example():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        data_timing.stage_times([("read", lambda indices: indices + None)], [np.arange(8)], FakeClock())
+
+
 def test_an_empty_dataset():
     clock = FakeClock()
     with pytest.raises(weft.UserError, match="at least one example is required, got an empty one"):
@@ -238,7 +244,7 @@ def test_profile_of_digits(capsys):
 
 
 def test_profile_of_memory(capsys, tmp_path):
-    profile_memory(["memory", "lenet5", "batch=8", "batches=8,16", f"svg={tmp_path / 'memory.svg'}"])
+    profile_memory(["lenet5", "batch=8", "batches=8,16", f"svg={tmp_path / 'memory.svg'}"])
     text = capsys.readouterr().out
     assert "Other batch sizes, planned" in text
     assert "nothing to checkpoint" in text
@@ -251,6 +257,6 @@ def test_profile_of_memory(capsys, tmp_path):
     assert known["at_peak"]["activations"] == 0
     assert known["batches"][0]["total"] == known["allocated"]
     with pytest.raises(weft.UserError, match="a network, a file or a run is required"):
-        profile_memory(["memory"])
+        profile_memory([])
     with pytest.raises(weft.errors.RunError, match="cannot be written"):
         profile_memory([*infer, f"svg={tmp_path / 'no' / 'x.svg'}"])

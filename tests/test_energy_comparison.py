@@ -192,6 +192,13 @@ def test_a_network_without_an_int8_program_is_modelled_and_says_why():
         insight.energy_comparison(nn.Sequential(nn.ReLU()), weft.ones((1, 16)), forms=("sparse",))
 
 
+def test_a_network_in_training_stays_so():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    assert model.training
+    insight.energy_comparison(model, weft.ones((2, 8)), forms=("float32", "sparse"))
+    assert all(part.training for part in model.modules())
+
+
 def test_other_networks_stand_beside_it(net):
     small = weft.profile(nn.Linear(256, 10).eval(), weft.ones((1, 256)), repeats=1)
     found = insight.energy_comparison(net, weft.ones((1, 256)), forms=("float32",), against={"small": small})

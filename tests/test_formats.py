@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import formats, nn
+from weft import compress, formats, nn
 from weft.cli import main
 from weft.compiler.cpu.target import CpuTarget
 from weft.errors import UserError
@@ -434,3 +434,17 @@ def bar_heights(svg: str) -> np.ndarray:
         found[round(float(x))] += float(height)
     assert found.sum() > 0
     return found
+
+
+def test_a_pruned_network_is_surveyed_and_a_quantized_one_refused() -> None:
+    x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    compress.prune(model, 0.5)
+    before = model(x).numpy()
+    found = formats.survey(model, [x], formats=("float16", "int4"))
+    assert found.accuracies[0].snr > found.accuracies[1].snr
+    np.testing.assert_array_equal(model(x).numpy(), before)
+    grids = compress.int8(model, x)
+    with pytest.raises(UserError, match=r"a network in float is required, but layers\.0 is quantized"):
+        formats.survey(model, [x], formats=("float16",))
+    assert compress.quantization(model).keys() == grids.keys()

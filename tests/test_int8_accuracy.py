@@ -8,7 +8,9 @@ import pytest
 
 import weft
 from weft import compress, nn
+from weft.compress import error_feedback
 from weft.compress.mixed_precision import float_layers, noise_by_layer
+from weft.compress.observers import run_with
 from weft.compress.residual_streams import equalize_streams, streams
 from weft.errors import UserError
 
@@ -89,14 +91,18 @@ def test_layers_with_the_most_noise_stay_in_float() -> None:
         compress.int8(network(), X, float_share=2.0)
 
 
-def test_layers_stay_in_float_by_their_noise_after_error_feedback() -> None:
+def test_layers_stay_in_float_by_their_noise_after_error_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Feedback makes up for errors of layers with correlated inputs, so others make the most noise."""
+    calibrations: list[None] = []
+    monkeypatch.setattr(error_feedback, "run_with", lambda *given: calibrations.append(run_with(*given)))
     settings: dict[str, Any] = {"bits": 4, "activation_bits": 8, "correct_bias": True, "weight_rounding": "feedback"}
     trial, mixed = network(), network()
     layers = set(compress.quantize(trial, X, **settings))
     chosen = set(float_layers(noise_by_layer(trial, X), 0.3))
     assert layers & chosen
+    calibrations.clear()
     assert layers - set(compress.quantize(mixed, X, float_share=0.3, **settings)) == layers & chosen
+    assert len(calibrations) == 1, "what layers read in float is the same for the trial and the network"
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["plain", "pruned"])

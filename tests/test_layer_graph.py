@@ -1,6 +1,7 @@
 """The flow of data between layers, and its picture."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,8 +39,8 @@ def trained() -> ProgramProfile:
     return profile(step, weft.ones((16, 32)), repeats=1)
 
 
-def flow_of(function: object, *args: weft.Tensor) -> list[FlowLayer]:
-    traced = weft.jit(function).traced_function(*args)  # type: ignore[call-overload]
+def flow_of(function: Callable[..., weft.Tensor], *args: weft.Tensor) -> list[FlowLayer]:
+    traced = weft.jit(function).traced_function(*args)
     return list(layer_flow(traced.graph, traced.graph.inputs[: traced.given]))
 
 

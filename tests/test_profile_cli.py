@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 
 import weft
+from cli_tools import told
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError
-from weft.insight import ThroughputRow
+from weft.insight.throughput_table import ThroughputRow
 from weft.jobs import profile_report as module
 from weft.jobs.predictor import Predictor
 from weft.jobs.profile_report import ProfileOptions, profile_report
 from weft.jobs.profile_subject import find_subject
 
 SMALL = ["mlp", "size=8", "classes=3", "seconds=0"]  # little to compile
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["profile", *words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
 
 
 def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +36,7 @@ def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, *SMALL, "batch=2", "what=train", "examples=600", "machine=tegra-x1:float16")
+    found = told(capsys, "profile", *SMALL, "batch=2", "what=train", "examples=600", "machine=tegra-x1:float16")
     assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "notes"}
     [(name, measured)] = found["profiles"].items()
     assert name == "cpu"
@@ -56,7 +51,7 @@ def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_program_that_takes_one_batch_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "net.weft")
     weft.save(path, nn.Sequential(nn.Linear(4, 3)).eval(), weft.ones((5, 4)), dynamic=False)
-    assert told(capsys, path, "seconds=0")["batch"] == 5
+    assert told(capsys, "profile", path, "seconds=0")["batch"] == 5
     assert main(["profile", path, "seconds=0", "batch=2"]) == 2
     assert "net.weft takes a batch of 5 only, got 2." in capsys.readouterr().err
     assert main(["profile", path, "seconds=0", "what=train"]) == 2
@@ -67,7 +62,7 @@ def test_a_device_that_is_missing_is_noted_beside_another(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(module.DEVICES, "both", ("cpu", "cuda:99"))
-    found = told(capsys, *SMALL, "batch=1", "device=both")
+    found = told(capsys, "profile", *SMALL, "batch=1", "device=both")
     assert list(found["profiles"]) == ["cpu"]
     [note] = found["notes"]
     assert note.startswith("cuda:99: ")
@@ -105,7 +100,7 @@ def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "beyond noise (3 rounds, interleaved" in said
     assert "only it has" not in said
-    found = told(capsys, *SMALL, "batch=1", "rounds=3", "against=perceptron")
+    found = told(capsys, "profile", *SMALL, "batch=1", "rounds=3", "against=perceptron")
     assert found["names"][1].startswith("perceptron for")
     assert found["only"][0]  # names of layers that a perceptron does not have
     assert found["rounds"] == 3

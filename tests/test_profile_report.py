@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 import weft
+from trace_tools import checked, names
 from weft import insight, nn
 from weft.errors import RunError, UserError
-from weft.insight.call_times import call_times
+from weft.insight.call_times import RECORDED, call_times
 from weft.insight.memory_areas import memory_areas
 from weft.insight.profile_file import profile_from_json, record_from_json
 from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, profile_record
@@ -154,7 +155,8 @@ def test_the_job_keeps_several_profiles_the_newest_first(tmp_path):
     first, second = stored_profiles(network_profiles(runs, "lenet_300_100"))
     assert (first.record.batch, second.record.batch) == (2, 1)
     assert told[-1].type == "result"
-    assert json.loads(first.trace.read_text())["traceEvents"]
+    calls = names(checked(first.trace)["main thread"], "user")
+    assert calls == [f"call {number} on cpu" for number in range(1, RECORDED + 1)]
     delete_profile(first)
     assert [one.id for one in stored_profiles(first.folder)] == [second.id]
     with pytest.raises(UserError, match="no profile"):

@@ -12,10 +12,11 @@ import pytest
 import weft
 from test_health import FakeNvml, NVMLError
 from weft.errors import RunError
-from weft.insight import ThroughputRow, ThroughputTable, machine, throughput, throughput_svg
+from weft.insight import machine, throughput, throughput_svg
 from weft.insight.energy_counters import EnergyReading
 from weft.insight.machines import machine_like
-from weft.insight.throughput import percentiles
+from weft.insight.profile_record import CallTimes, percentiles
+from weft.insight.throughput_table import ThroughputRow, ThroughputTable
 from weft.knobs import knobs
 from weft.runtime import device as find_device
 
@@ -34,9 +35,17 @@ def test_figures_of_a_row() -> None:
     assert ROW.per_dollar == pytest.approx(800 * 3600 / 1.8)
 
 
+def test_the_table_counts_what_was_measured() -> None:
+    head = str(ThroughputTable((ROW,))).splitlines()[0]
+    assert "inferences/s/W of the limit" in head
+    assert "images" not in head
+
+
 def test_latencies_are_those_of_real_calls() -> None:
     times = [1.0] * 94 + [2.0] * 4 + [50.0] * 2
     assert percentiles(times) == (1.0, 2.0, 50.0)
+    kept = CallTimes.of([1.0, 2.0, 3.0, 10.0], warmup=0)
+    assert (kept.p50, kept.p95, kept.p99) == (2.0, 10.0, 10.0)
 
 
 def test_every_batch_is_a_row_and_energy_says_how_it_is_known() -> None:

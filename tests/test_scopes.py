@@ -22,6 +22,18 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), Block(), nn.Linear(8, 3))
 
 
+def training_step():
+    model = network()
+    optimizer = optim.adam(model, rate=1e-3)
+
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    return step
+
+
 def layers_of(function, *args) -> dict[tuple[str, str, str], float]:
     """The share of kernels that belongs to each layer."""
     found: dict[tuple[str, str, str], float] = {}
@@ -35,15 +47,7 @@ def layers_of(function, *args) -> dict[tuple[str, str, str], float]:
 
 
 def test_a_training_step_has_layers_and_phases():
-    model = network()
-    optimizer = optim.adam(model, rate=1e-3)
-
-    def step(x, y):
-        loss = weft.cross_entropy(model(x), y)
-        optimizer.minimize(loss)
-        return loss
-
-    found = layers_of(step, np.ones((4, 6), np.float32), np.arange(4) % 3)
+    found = layers_of(training_step(), np.ones((4, 6), np.float32), np.arange(4) % 3)
     for path, kind in (("layers.0", "Linear"), ("layers.1.inner", "Linear"), ("layers.2", "Linear")):
         assert found[path, kind, "forward"] > 0
         assert found[path, kind, "backward"] > 0
@@ -104,16 +108,8 @@ def test_scope_is_a_plain_value():
 
 
 def test_live_bytes_never_exceed_the_plan():
-    model = network()
-    optimizer = optim.adam(model, rate=1e-3)
-
-    def step(x, y):
-        loss = weft.cross_entropy(model(x), y)
-        optimizer.minimize(loss)
-        return loss
-
     args = np.ones((64, 6), np.float32), np.arange(64) % 3
-    program = weft.jit(step)._for(args, {}).executable.program
+    program = weft.jit(training_step())._for(args, {}).executable.program
     live = planning.describe.live_bytes(program)
     assert set(live) == set(program.kernels)
     assert 0 < max(live.values()) <= program.memory.needed

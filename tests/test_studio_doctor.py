@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("nicegui")
 
-from studio_tools import BROWSER, LocalStudio, chromium, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, page_errors, served_studio
 from weft import data
 from weft.data.changes import DatasetChanges
 from weft.data.doctor.decisions import Decisions, changes_of, decide, load_decisions
@@ -172,9 +172,7 @@ def test_a_person_starts_it_decides_by_keys_and_saves(server: LocalStudio) -> No
     with chromium() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
-        problems: list[str] = []
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: problems.append(str(error)))
+        problems = page_errors(page)
         page.goto(server.way_in)
         page.goto(f"{server.address}/datasets/pets/doctor")
         expect = playwright.expect

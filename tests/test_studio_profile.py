@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
 from weft.insight.profile_record import CallTimes, LayerRecord, MemoryRecord, MemoryStep, Offender, ProfileRecord
 from weft.insight.roof_lines import RoofLines
 from weft.jobs.kinds import PROFILE
@@ -218,9 +218,7 @@ def test_old_profiles_say_so_and_bad_settings_are_refused_at_once(server: LocalS
 def test_the_tab_shows_compares_selects_and_measures(server: LocalStudio, browser: Any):
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    problems = page_errors(page)
     page.goto(server.way_in)
     page.goto(f"{server.address}/runs/classify/base?tab=profile")
     page.wait_for_selector(".metric b:has-text('250')")

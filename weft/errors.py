@@ -19,6 +19,9 @@ _OURS: dict[str, bool] = {}  # cache of which files belong to weft: looked up fo
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+OUTSIDE = "outside of layers"  # the label of the loss, metrics, the user's own code
+
+
 class Scope(NamedTuple):
     """The part of a network that an operation belongs to: a module by its path and class, in one phase of a training step."""
 
@@ -26,6 +29,15 @@ class Scope(NamedTuple):
     kind: str = ""  # the class of the module; "" outside of any
     phase: str = "forward"  # backward, update
     root: int = 0  # the outermost module, by its number in the trace
+
+    @property
+    def label(self) -> str:
+        """A name for it.
+
+        >>> Scope("layers.0", "Linear").label, Scope(phase="update").label, Scope().label
+        ('layers.0', 'optimizer', 'outside of layers')
+        """
+        return self.path or self.kind or ("optimizer" if self.phase == "update" else OUTSIDE)
 
 
 class Source(NamedTuple):

@@ -12,8 +12,11 @@ def open_nvml() -> Any | None:
     """The package with its library open; None without the package, the driver or a GPU. `nvmlShutdown` closes it again."""
     try:
         nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
         nvml.nvmlInit()
-    except Exception:  # the library has many ways to say that it finds nothing
+    except nvml.NVMLError:  # there is no driver, or it has no GPU
         return None
     return nvml
 

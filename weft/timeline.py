@@ -57,7 +57,7 @@ class Timeline:
         self.limit, self.notes = limit, list[str]()
         self.is_full = False
         self._slices: list[Slice] = []
-        self._sources: dict[Hashable, SliceSource] = {}
+        self._sources: dict[tuple[type[SliceSource], Hashable], SliceSource] = {}
         self._pending = 0  # slices that sources will give
         self._lock = threading.Lock()
 
@@ -67,12 +67,14 @@ class Timeline:
             self._slices.append(Slice(this_thread(), name, category, begin, end, facts))
             self.will_have(0)
 
-    def source(self, key: Hashable, make: Callable[[], Source]) -> Source:
-        """The source of this key, made when it is first asked for."""
+    def source(self, kind: type[Source], key: Hashable, make: Callable[[], Source]) -> Source:
+        """The source of this class and key, made when it is first asked for."""
         with self._lock:
-            if key not in self._sources:
-                self._sources[key] = make()
-            return self._sources[key]  # type: ignore[return-value]
+            found = self._sources.get((kind, key))
+            if found is None:
+                found = self._sources[kind, key] = make()
+        assert isinstance(found, kind)
+        return found
 
     def will_have(self, count: int) -> None:
         """Count slices that a source will give. Recording ends when there are too many."""

@@ -7,6 +7,7 @@ import numpy as np
 import weft
 from weft import insight, nn, optim, tpu, zoo
 from weft.graph import Type
+from weft.insight.memory_timeline import MemoryTimeline
 
 
 def a_plus_b_times_c() -> weft.Graph:
@@ -74,7 +75,7 @@ class SystolicArray:
         return tpu.animate_systolic(x, w)
 
 
-def memory_timeline() -> insight.MemoryTimeline:
+def memory_timeline() -> MemoryTimeline:
     model = zoo.gpt(65, context=64, features=128, heads=4, layers=4)
     optimizer = optim.adam(model, rate=1e-3)
 

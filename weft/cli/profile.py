@@ -19,7 +19,7 @@ from ..jobs.schema import Setting, count, flag, fraction, not_negative, positive
 from ..jobs.settings import device_name
 from ..knobs import knobs
 from .arguments import Words, read
-from .profile_data import MEMORY, profile_data, profile_memory
+from .profile_data import profile_data, profile_memory
 from .table import as_json
 
 AUTO = "auto"
@@ -80,8 +80,8 @@ def profile(words: Sequence[str]) -> None:
     energy=true shows what other number formats and compression do to its modelled energy.
     weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
     """
-    if list(words[:1]) == [MEMORY]:
-        profile_memory(words)
+    if list(words[:1]) == ["memory"]:
+        profile_memory(words[1:])
         return
     if any(word == "--data" or word.startswith(("data=", "--data=")) for word in words):
         profile_data(words)

@@ -21,8 +21,6 @@ from ..jobs.settings import COMMON, DEVICE, SETTINGS
 from .arguments import Words, read
 from .table import as_json
 
-MEMORY = "memory"  # the word after `weft profile`
-
 
 def profile_data(words: Sequence[str]) -> None:
     """Is data the bottleneck of a training? weft profile data=photos batch=64 workers=2 augment=standard.
@@ -73,8 +71,7 @@ def profile_memory(words: Sequence[str]) -> None:
     The step is planned, not run: what is in memory at each kernel, the peak, the largest values with their layers and lines, what
     other batch sizes need, and what checkpointing would save.
     """
-    rest = words[1:] if list(words[:1]) == [MEMORY] else words
-    given = read("profile memory", rest, _MEMORY_SETTINGS, 1, profile_memory.__doc__)
+    given = read("profile memory", words, _MEMORY_SETTINGS, 1, profile_memory.__doc__)
     if not given.plain:
         raise UserError("weft profile", "a network, a file or a run is required, got none: weft profile memory lenet5.")
     named = {name: given[name] for name in ("size", "channels", "classes", "length", "precision")}

@@ -92,18 +92,18 @@ def quantize(
         _equalize(model, batches, equalize)
         fold(model, batches[0])
     _layers(model, skip)
-    teacher = copy.deepcopy(model) if weight_rounding == "learned" or float_share else None
-    chosen_settings = _GridSettings(
+    by = _GridSettings(
         bits, input_bits, method, percent, activations, activation_scope, weights, weight_method, weight_scope
     )
+    seen = _calibrate(model, batches, by, skip, weight_rounding)
+    teacher = copy.deepcopy(model) if weight_rounding == "learned" else None
     if float_share:
         trial = copy.deepcopy(model)
         # rounded as the network will be: a layer whose errors are made up for by feedback need not stay in float
-        _quantize(trial, batches, chosen_settings, skip, weight_rounding, correct_bias)
+        _quantize(trial, seen, by, skip, correct_bias)
         skip = (*skip, *float_layers(noise_by_layer(trial, batches[0]), float_share))
-    _quantize(model, batches, chosen_settings, skip, weight_rounding, correct_bias)
-    if weight_rounding == "learned":
-        assert teacher is not None
+    _quantize(model, seen, by, skip, correct_bias)
+    if teacher is not None:
         learn_rounding(model, teacher, batches, steps=rounding_steps)
     return quantization(model)
 
@@ -123,37 +123,53 @@ class _GridSettings:
     weight_scope: Scope
 
 
-def _quantize(
-    model: Module, batches: list[Any], by: _GridSettings, skip: Sequence[str], rounding: WeightRounding, correct: bool
-) -> None:
-    """Put the layers of a folded network on their grids."""
+@dataclass(frozen=True)
+class _Calibration:
+    """What layers and residual blocks of the network in float read, by path; `moments` for rounding with feedback."""
+
+    inputs: dict[str, Observation]
+    moments: dict[str, np.ndarray]
+
+
+def _calibrate(
+    model: Module, batches: list[Any], by: _GridSettings, skip: Sequence[str], rounding: WeightRounding
+) -> _Calibration:
+    layers, blocks = _chosen(model, by, skip)
+    places = [ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()]
+    places += [ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()]
+    seen = observe("quantize", model, places, batches, per_channel=by.activation_scope == "channel")
+    found = moments(model, layers, batches) if rounding == "feedback" else {}
+    return _Calibration({place.path: one for place, one in seen.items()}, found)
+
+
+def _chosen(model: Module, by: _GridSettings, skip: Sequence[str]) -> tuple[dict[str, Any], dict[str, Residual]]:
+    """The layers and the residual blocks to quantize, by path."""
+    known = _blocks(model)
     per_channel = _is_channel("activation_scope", by.activation_scope)
-    blocks = {} if per_channel else {p: b for p, b in _blocks(model).items() if p not in skip}
-    layers = _layers(model, [path for path in skip if path not in _blocks(model)])
-    places = {path: ObservedPlace(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
-    places |= {path: ObservedPlace(path, block, BEFORE, 1) for path, block in blocks.items()}
-    seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
-    inputs = moments(model, layers, batches) if rounding == "feedback" else {}
+    blocks = {} if per_channel else {path: block for path, block in known.items() if path not in skip}
+    return _layers(model, [path for path in skip if path not in known]), blocks
+
+
+def _quantize(model: Module, seen: _Calibration, by: _GridSettings, skip: Sequence[str], correct: bool) -> None:
+    """Put the layers of a folded network on their grids."""
+    layers, blocks = _chosen(model, by, skip)
     sharing = sharing_layers(model)
+
+    def input_grid(path: str, axis: int | None) -> Grid:
+        values = seen.inputs[path].values
+        return best_grid("quantize", values, by.input_bits, by.activations, by.method, axis, by.percent)
+
     for path, block in blocks.items():
-        values = seen[places[path]].values
-        tap(
-            block,
-            before=FakeQuantize(
-                best_grid("quantize", values, by.input_bits, by.activations, by.method, None, by.percent)
-            ),
-        )
+        tap(block, before=FakeQuantize(input_grid(path, None)))
     for path, layer in layers.items():
-        one = seen[places[path]]
-        axis = channel_axis(layer) if per_channel else None
-        grid = best_grid("quantize", one.values, by.input_bits, by.activations, by.method, axis, by.percent)
+        grid = input_grid(path, channel_axis(layer) if by.activation_scope == "channel" else None)
         wide = 0 if _is_channel("weight_scope", by.weight_scope) else None
         full = layer.weight.numpy()
         chosen = best_grid("quantize", _weights(full, wide, by.weights), by.bits, by.weights, by.weight_method, wide)
-        if path in inputs and can_scale(layer, sharing):
-            set_weight(layer, rounded_weight(full, chosen, inputs[path]))
+        if path in seen.moments and can_scale(layer, sharing):
+            set_weight(layer, rounded_weight(full, chosen, seen.moments[path]))
         weight = parameter_of(model, path, layer)
-        _quantize_layer(weight, layer, grid, chosen, one, full if correct else None)
+        _quantize_layer(weight, layer, grid, chosen, seen.inputs[path], full if correct else None)
 
 
 def quantization(model: Module) -> dict[str, LayerQuantization]:

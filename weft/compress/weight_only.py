@@ -20,7 +20,7 @@ from ..ops.elementwise import astype
 from ..ops.grouped import grouped_weight, packed
 from ..tensor import Tensor
 from .grids import symmetric
-from .layers import Weight, layers_of
+from .layers import Weight, layer_value, layers_of, parameter_of
 from .parametrize import Parametrization
 from .ranges import Values, chosen_range
 
@@ -58,6 +58,7 @@ def weight_only(
 ) -> dict[str, int]:
     """Store the weights of all linear layers (and embeddings) in 8 or 4 bits, in place; the bytes of each by path.
 
+    A weight that layers share stays shared, and is listed at the first of them.
     `group` is the number of inputs that share a scale: it must divide those of each layer; by default, all of a row for 8 bits and 32 for 4 bits.
     """
     if bits not in (4, 8):
@@ -65,13 +66,15 @@ def weight_only(
     kinds = (Linear, Embedding) if embeddings else (Linear,)
     layers = layers_of("weight_only", model, kinds, skip, "linear layers")
     sizes = {path: _group(path, layer.weight.shape[1], bits, group) for path, layer in layers.items()}
-    return {path: _replace(path, layer, bits, sizes[path]) for path, layer in layers.items()}
+    weights: dict[int, tuple[str, Weight]] = {}
+    for path, layer in layers.items():
+        weights.setdefault(id(layer_value(layer, "weight")), (path, parameter_of(model, path, layer)))
+    return {path: _replace(weight, bits, sizes[path]) for path, weight in weights.values()}
 
 
-def _replace(path: str, layer: Module, bits: int, group: int) -> int:
-    one = Weight(f"{path}.weight" if path else "weight", layer, "weight")
-    made = GroupedWeight(one.value, bits, group)
-    one.replace(made)
+def _replace(weight: Weight, bits: int, group: int) -> int:
+    made = GroupedWeight(weight.value, bits, group)
+    weight.replace(made)
     return made.nbytes
 
 

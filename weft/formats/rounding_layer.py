@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compress.parametrize import Parametrization
 from ..compress.taps import tap, untap
 from ..nn.module import Module
 from ..ops.convert import asarray
@@ -102,9 +103,8 @@ def rounded(
     tensors = parameters_of(model)
     kept = {name: tensor.numpy() for name, tensor in tensors.items()}
     modules = {path: module for path, module in model.named_modules().items() if activations and path in largest}
-    modules = {
-        path: module for path, module in modules.items() if not isinstance(module, Program)
-    }  # its graph is fixed
+    # The graph of a program is fixed, and what a parametrization computes is a weight.
+    modules = {path: one for path, one in modules.items() if not isinstance(one, Program | Parametrization)}
     try:
         for name, value in kept.items():
             if is_rounded(value, found):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compress.taps import AFTER, BEFORE, tapped
 from ..errors import UserError
 from ..interpret.recording import evaluating
 from ..nn.module import Module
@@ -104,6 +105,7 @@ def survey(
     labels = [np.asarray(one[1]) for one in given if isinstance(one, tuple | list) and len(one) > 1]
     if not wanted or not sum(map(len, inputs)):
         raise UserError("formats", "examples and a format or more are required, got none.")
+    _check_that_it_is_float(model)
     tell = progress or (lambda text: None)
     parts = (model,) if prepare is None else (model, prepare)
     with evaluating(*parts):
@@ -123,6 +125,16 @@ def survey(
         sum(map(len, inputs)),
         _notes(len(seen.keys() - {INPUT}), wanted),
     )
+
+
+def _check_that_it_is_float(model: Module) -> None:
+    """Layers are tapped to round what they compute: quantizers that are there would be replaced."""
+    for path, layer in model.named_modules().items():
+        if tapped(layer, BEFORE) is not None or tapped(layer, AFTER) is not None:
+            raise UserError(
+                "formats",
+                f"a network in float is required, but {path or 'it'} is quantized. Give it before quantization.",
+            )
 
 
 def _percent(value: float | None) -> str:

@@ -1,20 +1,24 @@
-"""The time of whole calls, as a caller sees them: from the call to the result in host memory; and the energy of calls in a row."""
+"""The time of whole calls, as a caller sees them: from the call to the result in host memory; the energy of calls in a row; their timeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..knobs import knobs
 from ..runtime import Device
 from ..tensor import Tensor
+from ..timeline import Timeline
 from ..tree import flatten
 from .energy_counters import CounterError, EnergyReading, counter_of, measured_energy
 from .profile_record import CallTimes
+from .trace_file import annotate, recording
 
 WARMUP, CALLS, FEWEST = 20, 200, 5
 LONGEST = 20.0  # seconds of calls, unless their number is given
 ENERGY_SECONDS = 1.0  # of calls whose energy is measured: counters are slow
+RECORDED = 5  # calls of a timeline, on each device
 TELL = 0.5  # seconds between two reports of progress
 
 
@@ -62,6 +66,19 @@ def measured_joules(
     calls = max(FEWEST, round(ENERGY_SECONDS / max(expected, 1e-9)))
     _, used = calls_in_a_row(function, args, calls, device)
     return (None, used.note) if used.joules is None else (used.joules / calls, used.source)
+
+
+def recorded_calls(steps: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]]) -> Timeline:
+    """The timeline of some calls of a function on each device, by its name. A call before them compiles what is recorded."""
+    for device, (function, args) in steps.items():
+        with knobs.set(device=device), recording():
+            wait_for(function(*args))
+    with recording() as timeline:
+        for device, (function, args) in steps.items():
+            for number in range(RECORDED):
+                with knobs.set(device=device), annotate(f"call {number + 1} on {device}"):
+                    wait_for(function(*args))
+    return timeline
 
 
 def _measured(

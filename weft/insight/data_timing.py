@@ -21,7 +21,7 @@ from ..runtime import device
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .data_bottleneck import LOADING, STEP, DataBottleneck, StageTime
-from .readable_examples import ReadableExamples
+from .readable_examples import READ_ERRORS, ReadableExamples
 
 SECONDS = 1.0  # for each measurement
 LEAST = 3  # calls of each measurement
@@ -167,7 +167,7 @@ def stage_times(
                 start = clock()
                 value = run(value)
                 taken[name] = clock() - start
-        except Exception:  # any error of a user's dataset
+        except READ_ERRORS:
             on_error(indices)
             continue
         for name, seconds in taken.items():

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..compress.observers import evaluating
 from ..errors import UserError
 from ..nn.module import Module
 from .energy_counts import CACHE, kernel_counts
 from .energy_forms import DENSITY, FORMS, form_profile
 from .energy_model import LEVELS, energy
-from .layer_profile import LayerProfile
 from .profile import ProgramProfile, profile
 from .profile_text import amount, cut, table
 
@@ -174,9 +174,9 @@ def energy_comparison(
     """
     if not forms:
         raise UserError("energy_comparison", "a form or more is required, got none.")
-    model = model.eval() if model.training else model
-    base = profile(model, *args, repeats=1, node_nm=node_nm)
-    made = [form_profile(base, model, args, form, density) for form in forms]
+    with evaluating(model):
+        base = profile(model, *args, repeats=1, node_nm=node_nm)
+        made = [form_profile(base, model, args, form, density) for form in forms]
     pairs = list(zip(forms, made, strict=True))
     rows = [
         EnergyForm(form, energy_by_layer(one.profile), one.own_program, one.note) for form, one in pairs if one.profile
@@ -195,7 +195,7 @@ def energy_by_layer(found: ProgramProfile) -> dict[str, dict[str, float]]:
     for kernel in found.kernels:
         causes = energy(kernel_counts(kernel, cache), found.node_nm).by_cause
         for scope, share in kernel.layers:
-            label = LayerProfile(scope.path, scope.kind, scope.phase).label.removeprefix("body.")
+            label = scope.label.removeprefix("body.")
             layer = layers.setdefault(label, {})
             for cause, joules in causes.items():
                 layer[cause] = layer.get(cause, 0.0) + share * joules

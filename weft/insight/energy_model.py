@@ -12,12 +12,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 from ..errors import UserError
 from ..hints import nearest
-from .table_reader import TableEntry, read_table
+from .table_reader import TableEntry, table_file
 
 TABLE = Path(__file__).with_name("energy.yaml")
 LEVELS = ("register", "l1", "l2", "l3", "dram")
@@ -223,34 +222,21 @@ def energy_table(file: str | Path | None = None) -> EnergyTable:
     >>> energy_table().operation("add", "int8").source.split(",")[0]
     'Horowitz'
     """
-    path = TABLE if file is None else Path(file).expanduser()
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError as error:
-        raise UserError(
-            "energy", f"the file {path} cannot be read: {error.strerror}. Give the path of a table."
-        ) from None
-    return _read(path, changed)
+    return _read(TABLE if file is None else Path(file).expanduser())
 
 
-@cache
-def _read(path: Path, changed: int) -> EnergyTable:
-    top = read_table(path)
+@table_file
+def _read(top: TableEntry) -> EnergyTable:
     top.only(("sources", "scaling", "operations", "rules", "memory"))
-    scaling, operations, memory = top.entry("scaling"), top.entry("operations"), top.entry("memory")
-    assert scaling is not None
-    assert operations is not None
-    assert memory is not None
+    scaling = top.entry("scaling")
     scaling.only(("reference_nm", "second_nm", "exponent", "smallest_nm", "largest_nm"))
-    exponent = scaling.figure("exponent", required=True)
-    assert exponent is not None
     return EnergyTable(
-        _operations(operations),
-        _memory(memory),
+        _operations(top.entry("operations")),
+        _memory(top.entry("memory")),
         _rules(top),
         scaling.number("reference_nm"),
         scaling.number("second_nm"),
-        exponent.value,
+        scaling.figure("exponent").value,
         (scaling.number("smallest_nm"), scaling.number("largest_nm")),
     )
 
@@ -291,7 +277,6 @@ def _entry(entry: TableEntry) -> _TableRow:
 
 def _rules(top: TableEntry) -> dict[str, str]:
     rules = top.entry("rules")
-    assert rules is not None
     names = ("int_add", "int_multiply", "float_add", "float_multiply")
     rules.only(names)
     return {name: rules.text(name) for name in names}

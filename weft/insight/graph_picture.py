@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from ..errors import UserError
+from ..errors import Scope, UserError
 from ..graph.layered_layout import LayoutBox, LayoutWire, laid_out
 from .layer_flow import INPUT, FlowLayer, LayerKey
-from .layer_profile import NOTHING, OUTSIDE, KernelProfile, LayerProfile, part_of
+from .layer_profile import NOTHING, KernelProfile, LayerProfile, part_of
 from .profile_text import amount, duration
 
 MOST = 400  # boxes; larger pictures cannot be read
@@ -123,7 +123,7 @@ class _Drawn:
     @property
     def title(self) -> str:
         path, kind, _ = self.layer.key
-        return path or kind or OUTSIDE
+        return Scope(path, kind).label
 
     def lines(self, cost: _Cost, total: float) -> list[str]:
         path, kind, _ = self.layer.key

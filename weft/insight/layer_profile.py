@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from ..errors import Scope
 
 NOTHING = 1e-6  # of the time: layers that only rename values, such as a flatten, are not listed
-OUTSIDE = "outside of layers"  # the loss, metrics, the user's own code
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class LayerProfile:
 
     @property
     def label(self) -> str:
-        return self.path or self.kind or ("optimizer" if self.phase == "update" else OUTSIDE)
+        return Scope(self.path, self.kind, self.phase).label
 
     def __add__(self, other: LayerProfile) -> LayerProfile:
         sums = {

@@ -22,7 +22,7 @@ from ..hints import nearest
 from ..knobs import knobs
 from ..runtime import Device
 from ..runtime.native import thread_count
-from .table_reader import Figure, TableEntry, read_table
+from .table_reader import Figure, TableEntry, table_file
 
 TABLE = Path(__file__).with_name("machines.yaml")
 HERE = "here"
@@ -42,7 +42,6 @@ _FIGURES = [
     "year",
     "process_nm",
     "cores",
-    "memory_bandwidth",
     "on_chip_bytes",
     "memory_bytes",
     "power",
@@ -51,7 +50,6 @@ _FIGURES = [
     "dollars_per_hour",
     "launch_overhead",
 ]
-_REQUIRED = ("memory_bandwidth",)
 
 
 @dataclass(frozen=True)
@@ -226,22 +224,11 @@ def _tables(file: str | Path | None) -> dict[str, DescribedMachine]:
     return found
 
 
-def read_machines(path: Path) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
+@table_file
+def read_machines(top: TableEntry) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
     """The machines and the published results of a file."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError as error:
-        raise UserError(
-            "machines", f"the file {path} cannot be read: {error.strerror}. Give the path of a table in YAML."
-        ) from None
-    return _read(path, changed)
-
-
-@cache
-def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[PublishedResult]]:
-    top = read_table(path)
     top.only(("sources", "machines", "published"))
-    entries = top.entry("machines", required=False)
+    entries = top.optional_entry("machines")
     found = {} if entries is None else {name: _machine(name, entry) for name, entry in entries.entries()}
     if HERE in found and entries is not None:
         entries.fail(HERE, "is the name of this machine, which is measured. Choose another name.")
@@ -249,15 +236,16 @@ def _read(path: Path, changed: int) -> tuple[dict[str, DescribedMachine], list[P
 
 
 def _machine(name: str, entry: TableEntry) -> DescribedMachine:
-    entry.only(("title", "kind", "peak", *_FIGURES))
-    figures = {key: entry.figure(key, key in _REQUIRED) for key in _FIGURES}
+    entry.only(("title", "kind", "peak", "memory_bandwidth", *_FIGURES))
+    bandwidth = entry.figure("memory_bandwidth")
+    figures = {key: entry.optional_figure(key) for key in _FIGURES}
     peak = entry.figures("peak", FORMATS)
     if not peak:
         entry.fail("peak", f"requires the peak rate of a format or more: {', '.join(FORMATS)}.")
-    for key, figure in (*figures.items(), *peak.items()):
+    for key, figure in (("memory_bandwidth", bandwidth), *figures.items(), *peak.items()):
         if figure is not None and figure.value == 0 and key != "idle_power":
             entry.fail(key, "requires a number above 0, got 0.")
-    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), peak=peak, **figures)  # type: ignore[arg-type]
+    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), bandwidth, peak, **figures)
 
 
 def _published(entry: TableEntry) -> PublishedResult:

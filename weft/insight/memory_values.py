@@ -13,12 +13,11 @@ from ..compiler.ir.kernel import Kernel
 from ..compiler.ir.program import KernelProgram
 from ..compiler.ir.storage import ARENA, nbytes
 from ..compiler.planning import describe
-from ..errors import Scope
+from ..errors import OUTSIDE, Scope
 from ..graph.node import Node
 from ..nn.module import Module, is_made
 from ..tensor import Tensor
 from ..tracing.traced import TracedFunction
-from .layer_profile import OUTSIDE
 
 PARAMETERS, OPTIMIZER, CALL = "parameters", "optimizer state", "inputs and results"
 ACTIVATIONS, GRADIENTS, TEMPORARIES = "activations", "gradients", "temporaries"
@@ -54,22 +53,11 @@ class StepKernel:
 def step_kernels(program: KernelProgram) -> tuple[StepKernel, ...]:
     """The kernels in the order they run."""
     names = {call.kernel: describe.name(program, call) for call in reversed(program.calls) if call.kind != "copy"}
-    scopes = [main_scope(kernel) for kernel in program.kernels]
+    scopes = [describe.main_scope(kernel) for kernel in program.kernels]
     return tuple(
-        StepKernel(i, names[kernel], layer_label(scope), scope.phase)
+        StepKernel(i, names[kernel], scope.label, scope.phase)
         for i, (kernel, scope) in enumerate(zip(program.kernels, scopes, strict=True))
     )
-
-
-def main_scope(kernel: Kernel) -> Scope:
-    """The layer and phase with most of a kernel's work."""
-    shares = describe.scopes(kernel)
-    return max(shares, key=shares.__getitem__)
-
-
-def layer_label(scope: Scope) -> str:
-    """A name for a layer."""
-    return scope.path or scope.kind or ("optimizer" if scope.phase == "update" else OUTSIDE)
 
 
 # --- memory for the whole call ----------------------------------------------------------------------------------------------------
@@ -105,7 +93,7 @@ def _results(function: TracedFunction) -> Iterator[LiveValue]:
         if number >= function.first_result and number not in donated:
             scope = _scope(node, Scope())
             kind = GRADIENTS if scope.phase == "backward" else CALL
-            made = _in_call("result", str(node.type), nbytes(node), kind, layer_label(scope))
+            made = _in_call("result", str(node.type), nbytes(node), kind, scope.label)
             yield replace(made, phase=scope.phase, source=_line(node))
 
 
@@ -135,7 +123,7 @@ def called_modules(function: TracedFunction) -> list[Module]:
 def arena_values(program: KernelProgram) -> list[LiveValue]:
     """The values that share the arena, and the workspaces of kernels. No byte is counted twice: see `_handed_over`."""
     kernels, slots = program.kernels, program.memory.slots
-    scopes = [main_scope(kernel) for kernel in kernels]
+    scopes = [describe.main_scope(kernel) for kernel in kernels]
     readers: dict[Node, list[int]] = {}
     for i, kernel in enumerate(kernels):
         for node in kernel.reads:
@@ -166,7 +154,7 @@ def _value(node: Node, kernel_scope: Scope, first: int, last: int, reading: Sequ
         kind = GRADIENTS
     else:  # a factor of a derivative that a forward kernel computes by the way, such as the places of maxima, is kept as well
         kind = ACTIVATIONS if is_kept and scope.phase != "update" else TEMPORARIES
-    return LiveValue("", str(node.type), nbytes(node), kind, layer_label(scope), scope.phase, first, last, _line(node))
+    return LiveValue("", str(node.type), nbytes(node), kind, scope.label, scope.phase, first, last, _line(node))
 
 
 def _handed_over(found: Sequence[tuple[tuple[int, int], LiveValue]]) -> Iterator[LiveValue]:
@@ -188,7 +176,7 @@ def _workspaces(program: KernelProgram, kernels: Sequence[Kernel], scopes: Seque
     for i, kernel in enumerate(kernels):
         slot = program.memory.scratch.get(kernel)
         if slot is not None and slot.nbytes:
-            layer, lines = layer_label(scopes[i]), describe.sources(kernel)
+            layer, lines = scopes[i].label, describe.sources(kernel)
             line = str(lines[0]) if lines else ""
             yield LiveValue("workspace", "", slot.nbytes, TEMPORARIES, layer, scopes[i].phase, i, i, line)
 
@@ -214,6 +202,3 @@ def live_bytes(values: Sequence[LiveValue], kernels: int) -> dict[str, list[int]
         for i in range(1, kernels + 1):
             changes[i] += changes[i - 1]
     return {kind: counts[:kernels] for kind, counts in found.items()}
-
-
-__all__ = ["KINDS", "LiveValue", "StepKernel", "arena_values", "call_values", "live_bytes", "step_kernels"]

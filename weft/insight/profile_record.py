@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..version import __version__
+from .bounds import NEAR
 from .layer_profile import KernelProfile, LayerProfile
 from .profile_text import PrintableProfile
 from .roof_lines import RoofLines, roof_lines
 
 FORMAT = 2
-NEAR = 0.7  # of the roof
 WORST = 10
 CALL = "call"  # what a profile is of that knows neither network nor batch
 
@@ -39,8 +39,21 @@ class CallTimes:
         >>> CallTimes.of([0.1, 0.2, 0.3], 1).p50
         0.2
         """
-        low, p50, high, p95, p99 = (float(v) for v in np.percentile(seconds, (25, 50, 75, 95, 99)))
-        return cls(p50, p95, p99, (high - low) / p50, len(seconds), warmup)
+        low, high = np.percentile(seconds, (25, 75))
+        p50, p95, p99 = percentiles(seconds)
+        return cls(p50, p95, p99, float(high - low) / p50, len(seconds), warmup)
+
+
+def percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """The latencies that 50, 95 and 99 of 100 calls keep. Each is the time of a real call, none lies between two.
+
+    >>> percentiles(range(1, 101))
+    (50.0, 95.0, 99.0)
+    >>> percentiles([3.0])
+    (3.0, 3.0, 3.0)
+    """
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99), method="inverted_cdf")
+    return float(p50), float(p95), float(p99)
 
 
 @dataclass(frozen=True)
@@ -271,8 +284,7 @@ def _offender(found: PrintableProfile, one: KernelProfile, rename: Callable[[str
 
 def _layer_of(kernel: KernelProfile) -> str:
     """The layer that a kernel does most for."""
-    scope = max(kernel.layers, key=lambda pair: pair[1])[0]
-    return LayerProfile(scope.path, scope.kind, scope.phase).label
+    return max(kernel.layers, key=lambda pair: pair[1])[0].label
 
 
 def _memory(found: PrintableProfile, arguments: int, rename: Callable[[str], str]) -> MemoryRecord:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
+import zlib
+
 import numpy as np
 
+from ..data.images import Unreadable
 from ..data.loader import IndexableDataset
 from ..errors import RunError, WeftError
+
+# What readers and decoders raise on a missing or damaged file (Pillow a SyntaxError, too). A mistake in the code of a dataset,
+# such as a TypeError, is not one of them: it ends the measurement.
+READ_ERRORS = (
+    WeftError,
+    Unreadable,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 class ReadableExamples:
@@ -26,7 +47,7 @@ class ReadableExamples:
     def inputs(self, indices: np.ndarray, /) -> np.ndarray:
         try:
             return self.base.inputs(indices)
-        except Exception:  # any error of a user's dataset: the examples are read one by one
+        except READ_ERRORS:  # the examples are read one by one
             found = self.read_each(indices)
         if self.spare is None:  # not one of this batch: any other will do
             next((index for index in range(len(self)) if self._one(index) is not None), None)
@@ -45,7 +66,7 @@ class ReadableExamples:
     def _one(self, index: int) -> np.ndarray | None:
         try:
             self.spare = np.asarray(self.base.inputs(np.array([index])))[0]
-        except Exception as error:  # noted, whatever it is
+        except READ_ERRORS as error:
             reason = error.message if isinstance(error, WeftError) else str(error)
             self.unreadable[index] = f"{type(error).__name__}: {reason}"
             return None

@@ -43,7 +43,7 @@ def report_page(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
             _section(f"What would help{beside}", _worst(found)),
         ]
     if len(records) == 2:
-        parts.insert(3, _section("Before and after", _compared(*records.items())))
+        parts.insert(3, _section("Layers side by side", _compared(*records.items())))
     parts.append(_section("What is measured, and what is modelled", _notes(records.values())))
     return document(f"Profile of {', '.join(records)}", f"<style>{_STYLE}</style>" + "\n".join(parts))
 
@@ -171,10 +171,10 @@ def _worst(found: ProfileRecord) -> str:
 
 def _compared(first: tuple[str, ProfileRecord], second: tuple[str, ProfileRecord]) -> str:
     """The time of each layer in both, where both have it."""
-    (name, before), (other, after) = first, second
+    (name, of_first), (other, of_second) = first, second
     rows = []
-    for one in before.layers:
-        same = after.layer(one.label)
+    for one in of_first.layers:
+        same = of_second.layer(one.label)
         if same is not None and same.seconds:
             change = one.seconds / same.seconds
             said = f"{change:.2f} times as fast" if change >= 1 else f"{1 / change:.2f} times as slow"

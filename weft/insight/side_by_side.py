@@ -82,7 +82,7 @@ def side_by_side(
 
 def machine_text(rows: Sequence[MachineRow]) -> str:
     """The rows as a table; each says whether it is measured or projected."""
-    lines = [["machine", "", "format", "time", "images/s", "bound by", "W", "images/s/W", "$", "images/s/$"]]
+    lines = [["machine", "", "format", "time", "examples/s", "bound by", "W", "examples/s/W", "$", "examples/s/$"]]
     for row in rows:
         watts = "-" if row.watts is None else f"{short(row.watts)} {row.power}"
         lines.append(

@@ -11,15 +11,18 @@ follows from others by a rule that `note` states.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from ..errors import UserError
 from ..hints import nearest
 from ..zoo.definition.problems import DefinitionError
 from ..zoo.definition.yaml_tree import ListNode, MappingNode, ScalarNode, TreeNode, read_yaml
+
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class TableEntry:
                 self._fail(key, f"there is no key {self._under(key.text)}. {nearest(key.text, known)}")
 
     def text(self, key: str, default: str | None = None) -> str:
-        node = self._find(key, default is None)
-        if node is None:
-            return str(default)
+        if default is not None and self.node.get(key) is None:
+            return default
+        node = self._required(key)
         if not isinstance(node, ScalarNode):
             self._fail(node, f"{self._under(key)} requires a text, got a list or a mapping.")
         return node.text
@@ -77,16 +80,21 @@ class TableEntry:
         return found
 
     def number(self, key: str, default: float | None = None) -> float:
-        node = self._find(key, default is None)
-        return float(default or 0) if node is None else self._number(node, key)
+        if default is not None and self.node.get(key) is None:
+            return default
+        return self._number(self._required(key), key)
 
     def flag(self, key: str) -> bool:
         return self.choice(key, ("true", "false")) == "true" if self.node.get(key) is not None else False
 
-    def entry(self, key: str, required: bool = True) -> TableEntry | None:
-        node = self._find(key, required)
-        if node is None:
-            return None
+    def entry(self, key: str) -> TableEntry:
+        return self._entry(key, self._required(key))
+
+    def optional_entry(self, key: str) -> TableEntry | None:
+        node = self.node.get(key)
+        return None if node is None else self._entry(key, node)
+
+    def _entry(self, key: str, node: TreeNode) -> TableEntry:
         if not isinstance(node, MappingNode):
             self._fail(node, f"{self._under(key)} requires lines such as `name: ...`, got a text or a list.")
         return TableEntry(self.table, self._under(key), node, self.sources)
@@ -94,31 +102,25 @@ class TableEntry:
     def entries(self) -> Iterator[tuple[str, TableEntry]]:
         """The mappings in this one, by name."""
         for key in self.names():
-            found = self.entry(key)
-            assert found is not None
-            yield key, found
+            yield key, self.entry(key)
 
     def items(self, key: str) -> list[TableEntry]:
         """The mappings of a list."""
-        node = self._find(key, False)
+        node = self.node.get(key)
         if node is None:
             return []
         if not isinstance(node, ListNode):
             self._fail(node, f"{self._under(key)} requires a list.")
-        for item in node.items:
+        found: list[TableEntry] = []
+        for i, item in enumerate(node.items):
             if not isinstance(item, MappingNode):
                 self._fail(item, f"{self._under(key)} requires items such as `- {{network: alexnet, ...}}`.")
-        return [
-            TableEntry(self.table, f"{self._under(key)}[{i}]", item, self.sources)
-            for i, item in enumerate(node.items)
-            if isinstance(item, MappingNode)
-        ]
+            found.append(TableEntry(self.table, f"{self._under(key)}[{i}]", item, self.sources))
+        return found
 
-    def figure(self, key: str, required: bool = False) -> Figure | None:
+    def figure(self, key: str) -> Figure:
         """A number with its source."""
-        found = self.entry(key, required)
-        if found is None:
-            return None
+        found = self.entry(key)
         found.only(("value", "source", "note", "modelled", "date"))
         return Figure(
             found.number("value"),
@@ -128,13 +130,16 @@ class TableEntry:
             found.text("date", ""),
         )
 
+    def optional_figure(self, key: str) -> Figure | None:
+        return None if self.node.get(key) is None else self.figure(key)
+
     def figures(self, key: str, known: Sequence[str]) -> dict[str, Figure]:
         """A mapping of figures."""
-        found = self.entry(key, False)
+        found = self.optional_entry(key)
         if found is None:
             return {}
         found.only(known)
-        return {name: figure for name in found.names() if (figure := found.figure(name)) is not None}
+        return {name: found.figure(name) for name in found.names()}
 
     def source(self) -> str:
         """Where the figure comes from: a name is replaced by what `sources` says of it."""
@@ -154,9 +159,9 @@ class TableEntry:
         """Raise an error at a key."""
         self._fail(self.node.get(key) or self.node, f"{self._under(key)} {problem}")
 
-    def _find(self, key: str, required: bool) -> TreeNode | None:
+    def _required(self, key: str) -> TreeNode:
         node = self.node.get(key)
-        if node is None and required:
+        if node is None:
             self._fail(self.node, f"{self._under(key)} is required, got none.")
         return node
 
@@ -177,13 +182,30 @@ class TableEntry:
         raise UserError(self.table, f"line {node.place.line}: {problem}")
 
 
-def read_table(path: str | Path) -> TableEntry:
+def table_file(read: Callable[[TableEntry], Content]) -> Callable[[Path], Content]:
+    """Let a function that reads a table take its file, which is read again only when it has changed."""
+
+    @cache
+    def known(path: Path, changed: int) -> Content:
+        return read(read_table(path))
+
+    def of(path: Path) -> Content:
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        return known(path, changed)
+
+    return of
+
+
+def read_table(path: Path) -> TableEntry:
     """The table in a file."""
-    name = Path(path).name
+    name = path.name
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(name, f"the file {path} cannot be read: {error}. Give the path of a table in YAML.") from None
+        raise _unreadable(path, error) from None
     try:
         root = read_yaml(text)
     except DefinitionError as error:
@@ -195,8 +217,13 @@ def read_table(path: str | Path) -> TableEntry:
     return TableEntry(name, "", root, _sources(top))
 
 
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> UserError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UserError(path.name, f"the file {path} cannot be read: {reason}. Give the path of a table in YAML.")
+
+
 def _sources(top: TableEntry) -> dict[str, str]:
-    found = top.entry("sources", False)
+    found = top.optional_entry("sources")
     texts: dict[str, str] = {}
     for name, source in [] if found is None else list(found.entries()):
         source.only(("title", "url", "checked"))

@@ -11,12 +11,10 @@ says which.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
-
-import numpy as np
 
 from ..errors import RunError
 from ..knobs import knobs
@@ -28,10 +26,10 @@ from .call_times import calls_in_a_row
 from .energy_counters import idle_power
 from .machines import DescribedMachine, machine_like
 from .profile import profile
+from .profile_record import percentiles
 from .throughput_table import ThroughputRow, ThroughputTable
 
 Step = Callable[[int], tuple[Jit[Any], tuple[Any, ...]]]  # for a batch size: a compiled function and its arguments
-PERCENTILES = (50, 95, 99)
 WARM = 3  # calls before those that are timed: they compile, touch memory, wake threads, record GPU graphs
 FEWEST = 5  # calls that are timed, however long they take
 MOST_BATCH = 1024  # where doubling ends, if memory does not end it before
@@ -87,18 +85,6 @@ def _doubling(most: int, rows: Sequence[ThroughputRow], notes: list[str]) -> Ite
 def _fits(function: Jit[Any], args: tuple[Any, ...]) -> bool:
     free = free_bytes()
     return free is None or function.memory(*args).total <= SHARE * free
-
-
-def percentiles(times: Iterable[float]) -> tuple[float, float, float]:
-    """The latencies that 50, 95 and 99 of 100 calls keep. Each is the time of a real call, none lies between two.
-
-    >>> percentiles(range(1, 101))
-    (50.0, 95.0, 99.0)
-    >>> percentiles([3.0])
-    (3.0, 3.0, 3.0)
-    """
-    p50, p95, p99 = np.percentile(list(times), PERCENTILES, method="inverted_cdf")
-    return float(p50), float(p95), float(p99)
 
 
 class _DeviceRun:

@@ -93,7 +93,7 @@ def _columns(unit: str, examples: int | None) -> list[tuple[str, Callable[[Throu
         ("p99", lambda row: duration(row.p99)),
         ("calls", lambda row: str(row.calls)),
         (f"{unit}/J", lambda row: _marked(row, row.per_joule)),
-        ("images/s/W of the limit", lambda row: _number(row.per_second_per_watt)),
+        (f"{unit}/s/W of the limit", lambda row: _number(row.per_second_per_watt)),
         (f"{unit}/s/$", lambda row: _number(row.per_second_per_dollar)),
         (f"{unit}/$ of rent", lambda row: _number(row.per_dollar)),
     ]

@@ -45,7 +45,7 @@ def trace(path: str | Path, *, limit: int = LIMIT) -> Iterator[Timeline]:
     if not target.parent.is_dir():
         raise UserError("trace", f"{target} needs a folder that exists, got {target.parent}.")
     with ExitStack() as at_end, recording(limit) as timeline:
-        at_end.callback(lambda: replace_file(target, [trace_json(timeline).encode()], "trace"))
+        at_end.callback(lambda: save_trace(target, timeline))
         yield timeline
 
 
@@ -70,6 +70,11 @@ def annotate(name: str, **facts: Any) -> AbstractContextManager[None]:
     ...     pass
     """
     return recorded(name, "user", **facts)
+
+
+def save_trace(path: str | Path, timeline: Timeline) -> None:
+    """Write a timeline: open the file at https://ui.perfetto.dev or in chrome://tracing."""
+    replace_file(Path(path), [trace_json(timeline).encode()], "trace")
 
 
 def trace_json(timeline: Timeline) -> str:

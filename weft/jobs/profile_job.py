@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..hints import nearest
-from ..insight.call_times import call_times, measured_joules
+from ..insight.call_times import call_times, measured_joules, recorded_calls
 from ..insight.profile import profile
 from ..insight.profile_record import profile_record
 from ..runtime import device as find_device
@@ -76,11 +76,12 @@ def measure(settings: Mapping[str, Any], listener: Listener = nobody) -> StoredP
         recorder.show("activity", text="measuring kernels")
         found = profile(step, *args)
         joules, _ = measured_joules(step, args, find_device(), times.p50)
+        calls = recorded_calls({str(device): (step, args)})
     arguments = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in args)
     record = profile_record(
         found, _title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=_plain_label
     )  # fmt: skip
-    stored = keep_profile(_folder(settings), record, found)
+    stored = keep_profile(_folder(settings), record, calls)
     recorder.show("result", profile=stored.id, file=str(stored.path))
     return stored
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, WeftError
-from ..insight.call_times import wait_for
+from ..insight.call_times import recorded_calls
 from ..insight.energy_comparison import EnergyComparison, energy_comparison
 from ..insight.machines import machine_like
 from ..insight.profile import ProgramProfile, profile
@@ -24,13 +24,12 @@ from ..insight.side_by_side import MachineRow, check_machines, machine_text, sid
 from ..insight.throughput import MOST_BATCH, Step, throughput
 from ..insight.throughput_plot import throughput_svg
 from ..insight.throughput_table import ThroughputTable
-from ..insight.trace_file import annotate, recording, trace
+from ..insight.trace_file import save_trace
 from ..knobs import knobs
 from ..ops.convert import asarray
 from ..runtime import device as find_device
 from .profile_subject import ProfileSubject
 
-TRACED_CALLS = 5  # of a timeline, on each device
 BATCH = 16  # examples of a step, unless said otherwise
 DEVICES = {"both": ("cpu", "cuda")}
 
@@ -145,18 +144,13 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
 
 
 def save_timeline(path: str | Path, subject: ProfileSubject, options: ProfileOptions, found: ProfileReport) -> None:
-    """Write a trace of some calls on each device that was profiled, after one that compiles what is recorded."""
+    """Write a trace of some calls on each device that was profiled."""
     with knobs.set(threads=options.threads or knobs.threads):
         steps = {}
         for name in found.profiles:
-            with knobs.set(device=name), recording():
-                function, args = steps[name] = subject.step(found.batch, found.what)
-                wait_for(function(*args))
-        with trace(path):
-            for name, (function, args) in steps.items():
-                for number in range(TRACED_CALLS):
-                    with knobs.set(device=name), annotate(f"call {number + 1} on {name}"):
-                        wait_for(function(*args))
+            with knobs.set(device=name):
+                steps[name] = subject.step(found.batch, found.what)
+        save_trace(path, recorded_calls(steps))
 
 
 def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptions, rounds: int) -> RegressionReport:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, UserError
-from ..insight.profile import ProgramProfile
 from ..insight.profile_file import record_from_json
 from ..insight.profile_record import ProfileRecord
-from ..insight.trace_events import save_trace
+from ..insight.trace_file import save_trace
 from ..io.files import replace_file
+from ..timeline import Timeline
 
 FOLDER, OF_NETWORKS = "profiles", ".profiles"
 TRACE = ".trace.json"
@@ -80,13 +80,13 @@ def stored_profile(folder: Path, id: str) -> StoredProfile:
         return StoredProfile(id, folder, 0.0, None, f"this profile cannot be read: {error}.")
 
 
-def keep_profile(folder: Path, record: ProfileRecord, found: ProgramProfile) -> StoredProfile:
-    """Write a profile and its trace."""
+def keep_profile(folder: Path, record: ProfileRecord, calls: Timeline) -> StoredProfile:
+    """Write a profile and the trace of some calls."""
     folder.mkdir(parents=True, exist_ok=True)
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(record.made))
     name = f"{when}-{record.device.replace(':', '')}-b{record.batch}-{record.what}"
     id = next(one for n in range(10_000) if not (folder / f"{(one := name + (f'-{n}' if n else ''))}.json").exists())
-    save_trace(folder / f"{id}{TRACE}", {record.subject: found})
+    save_trace(folder / f"{id}{TRACE}", calls)
     replace_file(folder / f"{id}.json", [record.to_json().encode()], "profile")  # last: it makes a profile of the files
     return StoredProfile(id, folder, record.made, record)
 

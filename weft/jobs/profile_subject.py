@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -44,7 +44,6 @@ class ProfileSubject:
     labels: Callable[[int], np.ndarray] | None = None  # None: it cannot be trained
     precision: str = "float32"
     only_batch: int | None = None  # the one batch size that it takes
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def step(self, batch: int, what: str = "infer") -> tuple[Jit[Any], tuple[Tensor, ...]]:
         """A compiled function and its arguments: a training step (SGD with momentum), or inference."""

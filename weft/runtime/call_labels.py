@@ -11,8 +11,6 @@ from ..timeline import CallLabel
 if TYPE_CHECKING:
     from ..compiler.ir.program import Call, KernelProgram
 
-OUTSIDE = "outside of layers"  # the loss, metrics, the user's own code
-
 
 def call_labels(program: KernelProgram) -> list[CallLabel]:
     """A label for every call of a program, in their order."""
@@ -22,18 +20,16 @@ def call_labels(program: KernelProgram) -> list[CallLabel]:
 def call_label(program: KernelProgram, calls: Sequence[Call]) -> CallLabel:
     """The label of calls that run as one."""
     main = calls[0]
-    shares = planning.describe.scopes(main.kernel)
-    scope = max(shares, key=lambda one: shares[one])
-    layer = scope.path or scope.kind or ("optimizer" if scope.phase == "update" else OUTSIDE)
+    scope = planning.describe.main_scope(main.kernel)
     sources = planning.describe.sources(main.kernel)
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     work = [planning.cost_model.work(program, call) for call in calls]
     facts = {
-        "layer": layer,
+        "layer": scope.label,
         "class": scope.kind,
         "phase": scope.phase,
         "FLOP": float(sum(one.flops for one in work)),
         "bytes": float(sum(one.nbytes for one in work)),
         "source": str(sources[0]) if sources else "",
     }
-    return CallLabel(planning.describe.name(program, main) + more, layer, scope.phase, facts)
+    return CallLabel(planning.describe.name(program, main) + more, scope.label, scope.phase, facts)

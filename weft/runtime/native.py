@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
 from ..timeline import RECORDING, Timeline, recorded
 from .device import EAGER, STATE_LOCK, Buffer
-from .facts import Facts, Profile
+from .facts import Facts, Profile, Roofline
 from .profile import profile
 from .team import address_of, symbols, team
 from .timestamps import TimestampedProgram
@@ -39,7 +40,6 @@ from .timestamps import TimestampedProgram
 if TYPE_CHECKING:
     from llvmlite import ir
 
-    from ..compiler.cpu.roofline import Roof
     from ..compiler.ir.program import KernelProgram
 
 LARGE = 1 << 24  # operations: compiled even if they run only once
@@ -158,6 +158,12 @@ class NativeExecutable:
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
         self._place = address_of()
 
+    @cached_property
+    def facts(self) -> Facts:
+        """The memory that it needs: known with its code, planned for a subclass that compiles none."""
+        with self._as_made():
+            return planned(self.graph, self.updates, self.options, self.constants)
+
     @property
     def program(self) -> KernelProgram:
         """Its kernels, calls and memory plan, planned again on demand."""
@@ -199,7 +205,7 @@ class NativeExecutable:
         """The most bytes that one product or convolution takes beside operands and results."""
         return max((plan.workspace for plan in self.program.plans.values()), default=0)
 
-    def roof(self) -> Roof:
+    def roof(self) -> Roofline:
         """The roofline of this many threads of this machine."""
         return compiler.roofline.roof(self.threads)
 

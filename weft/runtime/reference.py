@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -23,7 +22,6 @@ from ..timeline import recorded
 from . import native
 from .array_device import ArrayDevice
 from .device import STATE_LOCK, Buffer, Device, NodeProgram, register
-from .facts import Facts
 
 _NARROW = (float16, bfloat16)
 
@@ -50,18 +48,13 @@ class InterpretedExecutable(native.NativeExecutable):
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> None:
         self.describe(graph, updates, options, constants)
-        self._interpret = interpret(graph)
-
-    @cached_property
-    def facts(self) -> Facts:  # type: ignore[override]
-        with self._as_made():
-            return native.planned(self.graph, self.updates, self.options, self.constants)
+        self.values: Callable[..., Sequence[np.ndarray]] = interpret(graph)
 
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
         given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
         with STATE_LOCK, recorded(self.label, "call"):
             # Copies: a result may be a view of an input, and an input is replaced.
-            found = [np.array(array, order="C") for array in self._interpret(*given)]
+            found = [np.array(array, order="C") for array in self.values(*given)]
             for number, position in self.updates.items():
                 given[position][...] = found[number]
         return [array for number, array in enumerate(found) if number not in self.updates]
@@ -70,7 +63,8 @@ class InterpretedExecutable(native.NativeExecutable):
 def _array_at(address: int, node: Node) -> np.ndarray:
     """The array at an address, which the caller keeps alive."""
     memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
-    return np.ndarray(node.shape, node.dtype.numpy, memory)  # type: ignore[arg-type]  # an array of ctypes is a buffer
+    array: np.ndarray = np.ctypeslib.as_array(memory).view(node.dtype.numpy).reshape(node.shape)
+    return array
 
 
 def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:

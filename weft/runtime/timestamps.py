@@ -42,7 +42,7 @@ class TimestampedProgram:
         begin, first = clock(), ticks()
         team.run(self._main, ctypes.addressof(self._frame))
         last, end = ticks(), clock()
-        runs = timeline.source("cpu", TeamRuns)
+        runs = timeline.source(TeamRuns, "cpu", TeamRuns)
         runs.found.append(_TeamRun(self, this_thread(), begin, end, first, last, self._stamps.copy()))
         timeline.will_have(2 * len(self.labels) * team.threads)  # kernels, and about as many layers and phases
 

@@ -11,7 +11,7 @@ from ..graph.node import Node
 from .instructions import TpuProgram
 from .lowering import lowered
 from .machine import TpuMachine
-from .partition import Partition, PartitionStep, partitioned
+from .partition import EXACT_REDUCTIONS, INTEGER_REDUCTIONS, Partition, PartitionStep, partitioned
 from .stages import HostStage, MatrixStage, Stage, TpuValue, VectorStage
 
 
@@ -68,7 +68,7 @@ class _Stages:
     def _value(self, node: Node) -> TpuValue:
         if node not in self.values:
             step = self.parts.step_of[node]
-            own = f"{step.name.replace(' ', '')}" if step.nodes or step.product else "input"
+            own = step.name.replace(" ", "") if step.nodes or step.product else "input"
             taken = sum(value.name.partition(".")[0] == own for value in self.values.values())
             name = f"{own}.{taken}" if taken else own
             self.values[node] = TpuValue(name, prod(node.shape) * node.dtype.itemsize)
@@ -98,8 +98,8 @@ def _function(step: PartitionStep, parts: Partition) -> str:
     names = {node.op.name for node in step.nodes}
     if not names:
         return "none (sums of 32 bits)"
-    if step.product is None and (pools := names & {"window_max", "max", "window_sum", "sum", "min"}):
-        return f"{'max' if 'max' in pools or 'window_max' in pools else 'sum'} pool"
+    if step.product is None and (pools := names & (EXACT_REDUCTIONS | INTEGER_REDUCTIONS)):
+        return f"{min(pools).removeprefix('window_')} pool"
     adds = any(
         node.op.name == "add" and not any(parts.static[i] for i in node.inputs) for node in step.nodes
     )  # fmt: skip

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 
-import numpy as np
-
 from ..graph.graph import Graph
-from ..graph.node import Node
 from ..options import CompileOptions
 from ..runtime import native
-from ..runtime.device import STATE_LOCK
-from ..runtime.facts import CallTime, Facts, Profile
-from ..timeline import recorded
+from ..runtime.facts import CallTime, Profile
+from ..runtime.reference import InterpretedExecutable
 from .compile import compiled_program
 from .interpreter import Interpreter
 from .machine import TpuMachine
@@ -34,7 +29,7 @@ class HostExecutable(native.NativeExecutable):
         return ["the whole program runs on the host: it has no product of int8", *super().notes()]
 
 
-class TpuExecutable(native.NativeExecutable):
+class TpuExecutable(InterpretedExecutable):
     """A program with products of int8. Its kernels are those that the CPU's planner would make; times, sources and roof are the machine's."""
 
     where = "simulated TPU"
@@ -50,25 +45,11 @@ class TpuExecutable(native.NativeExecutable):
         self.describe(graph, updates, options, constants)
         self.machine = machine
         self.parts, self.instructions = compiled_program(graph, constants, machine)
-        self._values = Interpreter(self.parts, options)
-
-    @cached_property
-    def facts(self) -> Facts:  # type: ignore[override]
-        with self._as_made():
-            return native.planned(self.graph, self.updates, self.options, self.constants)
+        self.values = Interpreter(self.parts, options).run
 
     @cached_property
     def report(self) -> TpuReport:
         return TpuReport(self.instructions)
-
-    def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
-        given = [_array_at(address, node) for address, node in zip(inputs, self.graph.inputs, strict=True)]
-        with STATE_LOCK, recorded(self.label, "call"):
-            # Copies: a result may be a view of an input, and an input is replaced.
-            found = [np.array(array, order="C") for array in self._values.run(given)]
-            for number, position in self.updates.items():
-                given[position][...] = found[number]
-        return [array for number, array in enumerate(found) if number not in self.updates]
 
     def sources(self) -> list[str]:
         """The listing of its instructions."""
@@ -80,7 +61,7 @@ class TpuExecutable(native.NativeExecutable):
     def seconds(self, inputs: Sequence[int]) -> float:
         return self.report.seconds
 
-    def roof(self) -> TpuRoof:  # type: ignore[override]
+    def roof(self) -> TpuRoof:
         return TpuRoof(self.machine)
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
@@ -104,9 +85,3 @@ class TpuExecutable(native.NativeExecutable):
             if step.product is not None:
                 found.setdefault(prod(step.product.node.shape), []).append(self.report.stage_seconds(number))
         return found
-
-
-def _array_at(address: int, node: Node) -> np.ndarray:
-    """The array at an address, which the caller keeps alive."""
-    memory = (ctypes.c_byte * (prod(node.shape) * node.dtype.itemsize)).from_address(address)
-    return np.ndarray(node.shape, node.dtype.numpy, memory)  # type: ignore[arg-type]  # an array of ctypes is a buffer

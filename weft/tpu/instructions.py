@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .machine import TpuMachine
 from .stages import Stage, TpuValue
@@ -16,25 +17,27 @@ class Instruction:
 
 
 @dataclass(frozen=True, eq=False)
-class ReadHostMemory(Instruction):
+class HostTransfer(Instruction):
+    """A value between host memory and unified buffer."""
+
+    name: ClassVar[str]
+    value: TpuValue
+    why: str = ""
+
+    def __str__(self) -> str:
+        return _line(self.name, f"{self.value}, {self.value.nbytes} bytes", self.why)
+
+
+class ReadHostMemory(HostTransfer):
     """Host memory to unified buffer."""
 
-    value: TpuValue
-    why: str = ""
-
-    def __str__(self) -> str:
-        return _line("read_host_memory", f"{self.value}, {self.value.nbytes} bytes", self.why)
+    name = "read_host_memory"
 
 
-@dataclass(frozen=True, eq=False)
-class WriteHostMemory(Instruction):
+class WriteHostMemory(HostTransfer):
     """Unified buffer to host memory."""
 
-    value: TpuValue
-    why: str = ""
-
-    def __str__(self) -> str:
-        return _line("write_host_memory", f"{self.value}, {self.value.nbytes} bytes", self.why)
+    name = "write_host_memory"
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ class Interpreter:
         self.static = self._static_nodes()
         self.last_reads = self._last_reads()
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, *arrays: np.ndarray) -> list[np.ndarray]:
         known: dict[Node, Any] = dict(zip(self.parts.graph.inputs, arrays, strict=True))
         with np.errstate(all="ignore"):
             for node in self.static:

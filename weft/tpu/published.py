@@ -6,7 +6,7 @@ assumption stands beside each network; none was chosen to meet the published TOP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -131,45 +131,40 @@ class PublishedNetwork:
     useful: float  # of all cells in all cycles, row 2
     weight_wait: float  # row 4
     weight_shift: float  # row 5
-    build: Callable[[], list[Stage]]
+    stages: Callable[[], list[Stage]]
     assumed: str
-
-    def stages(self) -> list[Stage]:
-        return self.build()
 
     def simulate(self, machine: TpuMachine | None = None) -> TpuReport:
         """Run one batch."""
         return TpuReport(lowered(self.stages(), machine or TpuMachine()))
 
 
-def _networks() -> Iterator[PublishedNetwork]:
-    yield PublishedNetwork(
+PUBLISHED: tuple[PublishedNetwork, ...] = (
+    PublishedNetwork(
         "MLP0", "5 FC", 20, 200, 200, 12.3, 0.127, 0.125, 0.539, 0.159, _mlp0,
         "five layers of 2000 x 2000: 20 M weights",
-    )  # fmt: skip
-    yield PublishedNetwork(
+    ),
+    PublishedNetwork(
         "MLP1", "4 FC", 5, 168, 168, 9.7, 0.106, 0.094, 0.442, 0.134, _mlp1,
         "widths 1200, 1200, 1200, 1200, 600: 5.04 M weights in tiles that are 85 % full (rows 1 and 2 of Table 3: 89 %)",
-    )  # fmt: skip
-    yield PublishedNetwork(
+    ),
+    PublishedNetwork(
         "LSTM0", "24 FC, 34 vector", 52, 64, 64, 3.7, 0.082, 0.082, 0.581, 0.158, _lstm0,
         "24 products of 1024 x 2048: 50 M weights in full tiles (row 3: no unused cells); activations of 16 bits at half speed, since "
         "row 2 is twice row 9",
-    )  # fmt: skip
-    yield PublishedNetwork(
+    ),
+    PublishedNetwork(
         "LSTM1", "37 FC, 19 vector", 34, 96, 96, 2.8, 0.105, 0.063, 0.621, 0.171, _lstm1,
         "94 matrices of 600 x 600 (section 7) in 37 layers: 33.8 M weights; activations of 16 bits at half speed, since row 2 is twice row 9",
-    )  # fmt: skip
-    yield PublishedNetwork(
+    ),
+    PublishedNetwork(
         "CNN0", "16 Conv", 8, 2888, 8, 86.0, 0.782, 0.782, 0.0, 0.0, _cnn0,
         "AlphaGo: 2888 / 8 = 19 x 19 positions of a board with 48 feature planes; 256 channels, since row 3 has no unused cells: a layer of 5 x 5, 13 of 3 x 3 and 2 of "
         "1 x 1, 8.0 M weights",
-    )  # fmt: skip
-    yield PublishedNetwork(
+    ),
+    PublishedNetwork(
         "CNN1", "4 FC, 72 Conv, 13 pool", 100, 1750, 32, 14.1, 0.462, 0.225, 0.281, 0.07, _cnn1,
         "72 convolutions of 3 x 3 with 128 channels (about half of the cells used), 38 on 28 x 28 and 34 on 14 x 14 so that each weight is used 1750 "
         "times on average; four FC layers of 4728 x 4728 hold the other 89 M weights",
-    )  # fmt: skip
-
-
-PUBLISHED: tuple[PublishedNetwork, ...] = tuple(_networks())
+    ),
+)  # fmt: skip

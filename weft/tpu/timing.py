@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 
 from .instructions import (
     Activate,
+    HostTransfer,
     HostWork,
     Instruction,
     MatrixMultiply,
-    ReadHostMemory,
     ReadWeights,
     TpuProgram,
     Vector,
-    WriteHostMemory,
 )
 from .machine import TpuMachine
 from .stages import TpuValue
@@ -76,7 +75,6 @@ class _Ready:
 
 @dataclass
 class _Tile:
-    arrived: int
     shift_start: int
     shift_end: int
 
@@ -97,7 +95,7 @@ class _CycleClock:
     tiles: dict[int, _Tile] = field(default_factory=dict)
     ready: dict[TpuValue, _Ready] = field(default_factory=dict)
     sums: dict[int, int] = field(default_factory=dict)  # when the sums of a group are complete
-    occupied: deque[tuple[int, int, int]] = field(default_factory=deque)  # rows of accumulators: group, rows, free from
+    occupied: deque[tuple[int, int]] = field(default_factory=deque)  # accumulators of each group: rows, free from
     current_tile: int = -1
     last_product: int = 0  # the stage of it
     macs: int = 0
@@ -121,7 +119,7 @@ class _CycleClock:
             return self._activate(instruction)
         if isinstance(instruction, Vector):
             return self._vector(instruction)
-        if isinstance(instruction, (ReadHostMemory, WriteHostMemory)):
+        if isinstance(instruction, HostTransfer):
             return self._transfer(instruction)
         if isinstance(instruction, HostWork):  # its own time is not counted: it waits for what it reads
             now = self._when(instruction.reads).cycle
@@ -135,7 +133,7 @@ class _CycleClock:
 
     # --- units ------------------------------------------------------------------------------------------------------------------
 
-    def _transfer(self, instruction: ReadHostMemory | WriteHostMemory) -> tuple[int, int]:
+    def _transfer(self, instruction: HostTransfer) -> tuple[int, int]:
         value = instruction.value
         start = max(self.host_free, self.ready[value].cycle)
         self.host_free = end = start + self.machine.host_cycles(value.nbytes)
@@ -150,7 +148,7 @@ class _CycleClock:
         shift_start = max(arrived, self.shift_free, self.takeover)
         self.shift_free = shift_end = shift_start + self.machine.rows
         self.in_fifo.append(shift_end)
-        self.tiles[instruction.tile] = _Tile(arrived, shift_start, shift_end)
+        self.tiles[instruction.tile] = _Tile(shift_start, shift_end)
         return start, arrived
 
     def _multiply(self, instruction: MatrixMultiply) -> tuple[int, int]:
@@ -172,18 +170,18 @@ class _CycleClock:
         if instruction.accumulate:
             return 0
         rows, free_from = instruction.rows[1] - instruction.rows[0], 0
-        while sum(held for _, held, _ in self.occupied) + rows > self.machine.accumulator_rows:
-            free_from = max(free_from, self.occupied.popleft()[2])
-        self.occupied.append((instruction.group, rows, 0))
+        while sum(held for held, _ in self.occupied) + rows > self.machine.accumulator_rows:
+            free_from = max(free_from, self.occupied.popleft()[1])
+        self.occupied.append((rows, 0))
         return free_from
 
     def _activate(self, instruction: Activate) -> tuple[int, int]:
-        other = self._when(value for value in instruction.reads)
+        other = self._when(instruction.reads)
         start = max(self.activation_free, self.sums[instruction.group], other.cycle)
         rows = instruction.rows[1] - instruction.rows[0]
         self.activation_free = end = start + rows
-        group, held, _ = self.occupied.pop()  # the newest group: every group is emptied before the next one is begun
-        self.occupied.append((group, held, end))
+        held, _ = self.occupied.pop()  # the newest group: every group is emptied before the next one is begun
+        self.occupied.append((held, end))
         self.ready |= dict.fromkeys(instruction.writes, _Ready(end, HAZARD))
         return start, end
 

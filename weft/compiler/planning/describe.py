@@ -54,6 +54,12 @@ def scopes(kernel: Kernel) -> dict[Scope, float]:
     return {scope: cost / total for scope, cost in found.items()} if total else {Scope(): 1.0}
 
 
+def main_scope(kernel: Kernel) -> Scope:
+    """The layer and phase with most of a kernel's work."""
+    shares = scopes(kernel)
+    return max(shares, key=shares.__getitem__)
+
+
 def _parts(kernel: Kernel) -> Iterator[tuple[Node, float]]:
     """The nodes that a kernel computes, and the approximate cost of each."""
     if kernel.anchor is not None:

@@ -42,7 +42,7 @@ def enqueue_recorded(
 ) -> None:
     """Put all commands into the stream, with an event before the first and after each."""
     gpu = executable.gpu
-    stream = timeline.source(("stream", gpu.number), lambda: StreamTimes(gpu))
+    stream = timeline.source(StreamTimes, gpu.number, lambda: StreamTimes(gpu))
     found: list[tuple[CallLabel, Any]] = []
     first = gpu.mark()
     for wanted in passes:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...insight.profile_record import ProfileRecord
 from ...insight.report_page import report_page
 from ...jobs.network_store import NetworkStore
 from ...jobs.profile_job import submit_profile
@@ -67,7 +68,8 @@ def router(studio: Studio) -> APIRouter:
         def read(name: str, id: str) -> dict[str, Any]:
             """All figures of a profile: layers, kernels that lose time, memory."""
             found = one(studio, thing_of(name), id)
-            return json.loads(readable(found).to_json())  # type: ignore[no-any-return]
+            figures: dict[str, Any] = json.loads(readable(found).to_json())
+            return figures
 
         @routes.get(f"{address}/profiles/{{id}}/trace", name=f"trace_of_{what}")
         def trace(name: str, id: str) -> FileResponse:
@@ -119,7 +121,7 @@ def one(studio: Studio, thing: ProfiledThing, id: str) -> StoredProfile:
     return next(stored for stored in studio.profiles.of(thing) if stored.id == id)
 
 
-def readable(found: StoredProfile) -> Any:
+def readable(found: StoredProfile) -> ProfileRecord:
     if found.record is None:
         raise HTTPException(409, found.problem)
     return found.record

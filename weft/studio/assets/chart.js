@@ -1,30 +1,20 @@
 // A chart of lines: series over epochs, steps or time, in the colours of the theme. Charts of one group share crosshair and zoom.
-import { echarts } from "nicegui-echart";
+import { chartBase, css, echarts } from "weft-chart";
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name.startsWith("--") ? name : `--${name}`).trim();
 const ROWS = 200; // of the table view
 
 export default {
   template: `<div class="chart"><div class="plot" role="img" tabindex="0"></div><div class="brush" hidden></div><div class="plot-table scroll" tabindex="0" hidden></div></div>`,
-  props: { spec: Object },
+  mixins: [chartBase],
   mounted() {
-    this.plot = this.$el.querySelector(".plot");
-    this.chart = echarts.init(this.plot, null, { renderer: "canvas" });
     if (this.spec.group) {
       this.chart.group = this.spec.group;
       echarts.connect(this.spec.group);
     }
-    this.current = this.spec;
     this.settings = {}; // of the view: log, table, smoothing
     this.range = null; // of x, when zoomed
-    this.redraw = () => this.draw();
-    window.addEventListener("themechange", this.redraw);
     this.follow = (event) => event.detail.group === this.spec.group && event.detail.from !== this && this.zoom(event.detail.range, false);
     window.addEventListener("chartzoom", this.follow);
-    this.resizer = new ResizeObserver(() => this.chart.resize());
-    this.resizer.observe(this.plot);
-    this.card = this.$el.closest(".card") ?? this.$el;
-    this.card.addEventListener("click", this.clicked);
     this.smooth = (event) => event.target.matches("[data-chart-smoothing]") && this.set({ smoothing: Number(event.target.value) });
     document.addEventListener("input", this.smooth);
     const slider = document.querySelector("[data-chart-smoothing]");
@@ -33,38 +23,24 @@ export default {
     this.plot.addEventListener("mouseleave", () => (this.hovered = false));
     this.plot.addEventListener("mousedown", this.startBrush);
     this.plot.addEventListener("dblclick", () => this.zoom(null, true));
-    this.plot.addEventListener("keydown", this.key);
     this.draw();
   },
   beforeUnmount() {
-    window.removeEventListener("themechange", this.redraw);
     window.removeEventListener("chartzoom", this.follow);
     document.removeEventListener("input", this.smooth);
-    this.card.removeEventListener("click", this.clicked);
-    this.resizer.disconnect();
-    this.chart.dispose();
   },
   methods: {
-    show(spec) {
-      this.current = spec;
-      this.draw();
+    option() {
+      return option(this);
     },
     set(settings) {
       Object.assign(this.settings, settings);
       this.draw();
     },
-    // Buttons in the head of the card: data-chart is log, table, png, svg or full.
-    clicked(event) {
-      const button = event.target.closest("[data-chart]");
-      if (!button) return;
-      const what = button.dataset.chart;
-      if (what === "full") this.full();
-      else if (what === "png" || what === "svg") this.save(button.dataset.name ?? "chart", what);
-      else {
-        this.set({ [what]: !this.settings[what] });
-        button.setAttribute("aria-pressed", String(this.settings[what]));
-      }
-      button.closest("details")?.removeAttribute("open");
+    // Log scale and table.
+    chosen(what, button) {
+      this.set({ [what]: !this.settings[what] });
+      button.setAttribute("aria-pressed", String(this.settings[what]));
     },
     draw() {
       this.plot.setAttribute("aria-label", this.current.summary ?? this.current.title ?? "chart");
@@ -72,7 +48,7 @@ export default {
       this.plot.hidden = Boolean(this.settings.table);
       table.hidden = !this.settings.table;
       if (this.settings.table) table.innerHTML = tableOf(this.current);
-      else this.chart.setOption(option(this), { replaceMerge: ["series"] });
+      else this.chart.setOption(this.option(), { replaceMerge: ["series"] });
     },
     // --- zoom: drag over a part of the x axis, double click shows all; + and - and arrows do the same from the keyboard ------------
     zoom(range, own) {
@@ -112,22 +88,6 @@ export default {
       else if (next && (this.range || event.key === "+")) this.zoom(next, true);
       else return;
       event.preventDefault();
-    },
-    // --- downloads ----------------------------------------------------------------------------------------------------------------
-    save(name, format = "png") {
-      const url = format === "svg" ? this.svg() : this.chart.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: css("surface") });
-      Object.assign(document.createElement("a"), { href: url, download: `${name}.${format}` }).click();
-    },
-    svg() {
-      const made = echarts.init(null, null, { renderer: "svg", ssr: true, width: this.plot.clientWidth || 640, height: this.plot.clientHeight || 240 });
-      made.setOption({ ...option(this), backgroundColor: css("surface") });
-      const text = made.renderToSVGString();
-      made.dispose();
-      return URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-    },
-    full() {
-      if (document.fullscreenElement) document.exitFullscreen();
-      else this.card.requestFullscreen();
     },
   },
 };

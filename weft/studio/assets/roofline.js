@@ -1,45 +1,28 @@
 // The roofline: each layer a dot at its operations a byte and its rate, below the roofs of devices. Both axes are logarithmic.
-import { echarts } from "nicegui-echart";
+import { chartBase, css } from "weft-chart";
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name.startsWith("--") ? name : `--${name}`).trim();
 const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 const three = (v) => (+v.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
 const rate = (v) => (v >= 1e12 ? `${three(v / 1e12)} T` : v >= 1e9 ? `${three(v / 1e9)} G` : `${three(v / 1e6)} M`);
 
 export default {
   template: `<div class="chart"><div class="plot" role="img" tabindex="0"></div></div>`,
-  props: { spec: Object },
+  mixins: [chartBase],
   mounted() {
-    this.plot = this.$el.querySelector(".plot");
-    this.chart = echarts.init(this.plot, null, { renderer: "canvas" });
-    this.current = this.spec;
-    this.redraw = () => this.draw();
-    window.addEventListener("themechange", this.redraw);
-    this.resizer = new ResizeObserver(() => {
-      this.chart.resize();
-      this.draw(); // labels depend on the width
-    });
-    this.resizer.observe(this.plot);
     this.chart.on("click", (event) => event.data?.layer && this.$emit("select", event.data.layer.label));
-    this.plot.addEventListener("keydown", this.key);
-    this.card = this.$el.closest(".card");
-    this.card.addEventListener("click", this.clicked);
     this.draw();
   },
-  beforeUnmount() {
-    window.removeEventListener("themechange", this.redraw);
-    this.card.removeEventListener("click", this.clicked);
-    this.resizer.disconnect();
-    this.chart.dispose();
-  },
   methods: {
-    show(spec) {
-      this.current = spec;
-      this.draw();
+    option() {
+      return option(this.current, this.plot.clientWidth);
     },
     draw() {
       this.plot.setAttribute("aria-label", this.current.summary);
-      this.chart.setOption(option(this.current, this.plot.clientWidth), { notMerge: true });
+      this.chart.setOption(this.option(), { notMerge: true });
+    },
+    resized() {
+      this.chart.resize();
+      this.draw(); // labels depend on the width
     },
     // Arrow keys go from layer to layer, in the order of their intensity.
     key(event) {
@@ -49,25 +32,6 @@ export default {
       const at = dots.findIndex((dot) => dot.label === this.current.selected);
       this.$emit("select", dots[(at + step + dots.length) % dots.length].label);
       event.preventDefault();
-    },
-    // Buttons in the head of the card: data-roofline is svg, png or full.
-    clicked(event) {
-      const button = event.target.closest("[data-roofline]");
-      if (!button) return;
-      if (button.dataset.roofline === "full") document.fullscreenElement ? document.exitFullscreen() : this.card.requestFullscreen();
-      else this.save(button.dataset.roofline, button.dataset.name ?? "roofline");
-      button.closest("details")?.removeAttribute("open");
-    },
-    save(format, name) {
-      const url = format === "svg" ? this.svg() : this.chart.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: css("surface") });
-      Object.assign(document.createElement("a"), { href: url, download: `${name}.${format}` }).click();
-    },
-    svg() {
-      const made = echarts.init(null, null, { renderer: "svg", ssr: true, width: this.plot.clientWidth, height: this.plot.clientHeight });
-      made.setOption({ ...option(this.current, this.plot.clientWidth), backgroundColor: css("surface") });
-      const text = made.renderToSVGString();
-      made.dispose();
-      return URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
     },
   },
 };

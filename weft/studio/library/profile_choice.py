@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...insight.profile_record import ProfileRecord
 from ...jobs.profile_store import StoredProfile
-from .profiles import ProfiledThing, alike, newest
+from .profiles import ProfiledThing, alike, newest, settings_of
 
 BOTH = "both"
 
@@ -63,9 +63,7 @@ class ProfileChoice:
         """Show the profile with another device, batch or what: with the other settings as they are, if there is one."""
         if self.record is None:
             return
-        settings = {"device": self.record.device, "batch": self.record.batch, "what": self.record.what, name: value}
-        fits = [one for one in self.own if one.record is not None and getattr(one.record, name) == value]
-        found = alike(fits, settings["device"], settings["batch"], settings["what"]) or newest(fits)  # type: ignore[arg-type]
+        found = alike(self.own, {**settings_of(self.record), name: value}) or alike(self.own, {name: value})
         self.wanted = found.id if found is not None else self.wanted
 
     def compare_with(self, key: str) -> None:
@@ -117,9 +115,8 @@ class ProfileChoice:
             return []
         records = [record]
         if self.together:
-            found = [
-                alike(self.own, str(d), record.batch, record.what) for d in self.known("device") if d != record.device
-            ]
+            settings, devices = settings_of(record), self.known("device")
+            found = [alike(self.own, {**settings, "device": one}) for one in devices if one != record.device]
             records += [one.record for one in found if one is not None and one.record is not None]
         return [self._compared(one) for one in records]
 
@@ -138,4 +135,4 @@ class ProfileChoice:
 
     def _of(self, shelf: Shelf, record: ProfileRecord | None) -> StoredProfile | None:
         """The newest profile of a shelf that was measured in the same way."""
-        return None if record is None else alike(shelf.profiles, record.device, record.batch, record.what)
+        return None if record is None else alike(shelf.profiles, settings_of(record))

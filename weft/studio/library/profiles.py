@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...insight.profile_record import ProfileRecord
 from ...jobs.events import latest
 from ...jobs.kinds import PROFILE
 from ...jobs.profile_store import StoredProfile, network_profiles, profile_ids, run_profiles, stored_profile
@@ -101,12 +102,15 @@ def _doing(job: JobView) -> tuple[str, float]:
     return f"{event['what']}, {done} of {total}", done / max(1, total)
 
 
-def alike(found: Sequence[StoredProfile], device: str, batch: int, what: str) -> StoredProfile | None:
+def settings_of(record: ProfileRecord) -> dict[str, str | int]:
+    """How a profile was measured. Profiles with the same settings can be compared."""
+    return {"device": record.device, "batch": record.batch, "what": record.what}
+
+
+def alike(found: Sequence[StoredProfile], settings: Mapping[str, str | int]) -> StoredProfile | None:
     """The newest profile with these settings."""
-    for one in found:
-        if one.record is not None and (one.record.device, one.record.batch, one.record.what) == (device, batch, what):
-            return one
-    return None
+    fits = (one for one in found if one.record is not None and settings.items() <= settings_of(one.record).items())
+    return next(fits, None)
 
 
 def newest(found: Sequence[StoredProfile]) -> StoredProfile | None:

@@ -169,7 +169,7 @@ class ProfileTab:
         self.options.show(self._options())
         self.status.show(self._status())
         self.legend.show(self._legend())
-        self.chart.show(self._spec())
+        self.chart.show_values(self._spec())
         self.network.show(self._network())
         self.layers.show(self._layers())
         self.memory.show(self._memory())

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nicegui.element import Element
-from nicegui.elements.echart import EChart  # registers ECharts, which chart.js imports
+from nicegui.elements.echart import EChart  # registers ECharts, which chart_base imports
 
 from ...report.decimation import decimated_points
 
@@ -62,22 +62,32 @@ def _told(one: Series) -> str:
     return f"{one.name} ends at {last:.4g}, between {low:.4g} and {high:.4g}"
 
 
-class Chart(Element, component="../assets/chart.js"):
-    """A chart as an element of a page."""
+class DrawnChart(Element, esm={"weft-chart": "../assets/chart_base"}):
+    """An element that ECharts draws from values; its script mixes in assets/chart_base/index.js."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        self._shown = values
+        self._props["spec"] = values
+
+    def show_values(self, values: dict[str, Any]) -> None:
+        """Draw other values."""
+        if values != self._shown:
+            self._shown = values
+            self._props["spec"] = values
+            self.run_method("show", values)
+
+
+class Chart(DrawnChart, component="../assets/chart.js"):
+    """A chart of lines."""
 
     def __init__(self, spec: ChartSpec, height: int = 240) -> None:
-        super().__init__()
-        self._shown = spec.as_json()
-        self._props["spec"] = self._shown
+        super().__init__(spec.as_json())
         self.style(f"--h: {height}px")
 
     def show(self, spec: ChartSpec) -> None:
         """Show other values."""
-        made = spec.as_json()
-        if made != self._shown:
-            self._shown = made
-            self._props["spec"] = made
-            self.run_method("show", made)
+        self.show_values(spec.as_json())
 
 
 def reduced(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:

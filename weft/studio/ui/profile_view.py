@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...insight.bounds import NEAR
 from ...insight.profile_record import LayerRecord, Offender, ProfileRecord
 from ...report.text_format import listed
 from ..library.profile_choice import Compared
@@ -92,7 +93,7 @@ def figures(pair: Compared) -> list[FigureTile]:
         ),
         FigureTile(
             "Time above 70 % of roof", f"{100 * now.near_roof:.0f}", "%",
-            f"{percent(was.near_roof)} before" if was else f"{sum(one.roof >= 0.7 for one in now.layers)} of {len(now.layers)} layers",
+            f"{percent(was.near_roof)} before" if was else f"{sum(one.roof >= NEAR for one in now.layers)} of {len(now.layers)} layers",
         ),
     ]  # fmt: skip
 
