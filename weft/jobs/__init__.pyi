@@ -1,5 +1,6 @@
 """The public names of weft.jobs (see weft/lazy.py)."""
 
+from .cross_validation import cross_validate as cross_validate
 from .datasets import submit_dataset as submit_dataset
 from .events import Event as Event
 from .events import replay as replay
