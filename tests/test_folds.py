@@ -18,6 +18,7 @@ from weft.errors import RunError, UserError
 from weft.io import load
 from weft.jobs import cross_validation
 from weft.jobs.cross_validation import cross_validate, fold_runs, read_folds
+from weft.jobs.job import job_of
 from weft.jobs.queue import JobQueue
 from weft.jobs.recipes import with_recipe
 from weft.jobs.record import DONE, WAITING, JobRecord
@@ -154,7 +155,7 @@ def test_groups_that_cannot_be() -> None:
 
 def test_means_and_out_of_fold_predictions_are_those_of_the_runs(tmp_path: Path) -> None:
     blobs(tmp_path / "blobs.npz", groups=np.arange(90) // 2)
-    folder = cross_validate(settings(tmp_path, name="cv", tags="mine"), 3)
+    folder = cross_validate(settings(tmp_path, name="cv"), 3)
     state, runs = read_folds(folder), fold_runs(folder)
     found = [json.loads((run / "summary.json").read_text())["test"] for run in runs]
     for name in ("loss", "accuracy"):
@@ -203,15 +204,15 @@ class Killed(BaseException):
 
 def test_a_killed_cross_validation_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs(tmp_path / "blobs.npz")
-    whole = cross_validate(settings(tmp_path, runs=str(tmp_path / "whole")), 3)
+    whole = cross_validate(settings(tmp_path, runs=str(tmp_path / "whole")), 2)
 
     def kill_the_second(job: JobRecord) -> None:
-        if job.settings["fold"] == "2/3":
+        if job.settings["fold"] == "2/2":
             raise Killed
 
     monkeypatch.setattr(InProcess, "before", staticmethod(kill_the_second))
     with pytest.raises(Killed):
-        cross_validate(settings(tmp_path), 3)
+        cross_validate(settings(tmp_path), 2)
     (folder,) = (tmp_path / "runs" / "folds").iterdir()
     with pytest.raises(UserError, match="finished is required"):
         fold_runs(folder)
@@ -219,11 +220,11 @@ def test_a_killed_cross_validation_repeats_nothing(tmp_path: Path, monkeypatch: 
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     started: list[str] = []
     monkeypatch.setattr(InProcess, "before", staticmethod(lambda job: started.append(job.settings["fold"])))
-    assert cross_validate(settings(tmp_path), 3) == folder
-    assert started == ["2/3", "3/3"]
+    assert cross_validate(settings(tmp_path), 2) == folder
+    assert started == ["2/2"]
     assert {path: path.read_bytes() for path in before} == before
     assert (folder / "out_of_fold.npz").read_bytes() == (whole / "out_of_fold.npz").read_bytes()
-    assert cross_validate(settings(tmp_path), 3) != folder, "a finished one is not continued: this is a new one"
+    assert cross_validation._unfinished(settings(tmp_path), 2) is None, "a finished one is not continued"
 
 
 def test_a_fold_that_fails_is_named_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +266,15 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 def test_a_name_with_other_settings_or_that_is_finished_is_refused(tmp_path: Path) -> None:
     blobs(tmp_path / "blobs.npz")
-    folder = cross_validate(settings(tmp_path, name="cv"), 2)
-    with pytest.raises(UserError, match="is finished. Give another name"):
-        cross_validate(settings(tmp_path, name="cv"), 2)
-    state = read_folds(folder)
-    (folder / "folds.json").write_text(json.dumps({**state, "done": False}))
+    known = settings(tmp_path, name="cv")
+    folder = cross_validation._new(known, 2, job_of("train", known))
     with pytest.raises(UserError, match="got other values of epochs"):
         cross_validate(settings(tmp_path, name="cv", epochs=2), 2)
+    with pytest.raises(UserError, match="got other values of folds"):
+        cross_validate(known, 3)
+    (folder / "folds.json").write_text(json.dumps({**read_folds(folder), "done": True}))
+    with pytest.raises(UserError, match="is finished. Give another name"):
+        cross_validate(known, 2)
 
 
 def test_texts_are_refused(tmp_path: Path) -> None:

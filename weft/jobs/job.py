@@ -35,7 +35,7 @@ from .weights import begin_from
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
-ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensemble.py)
+ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensembles.py)
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
     64,
@@ -294,16 +294,16 @@ class Job:
 
     def trained(self, folder: Path, checkpoint: str = "best") -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, or those of another checkpoint, and its predictions for stored inputs, compiled."""
-        model, prepare = self.model().eval(), self.prepare().eval()
         path = folder / "weights" / f"{checkpoint}.safetensors"
         if not path.exists():
             raise RunError(
                 "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"
             )
         if (folder / REWRITTEN).exists():
-            model = load_program(folder / REWRITTEN).eval()
+            model: nn.Module = load_program(folder / REWRITTEN).eval()
         else:
-            model.load(load(path))
+            model = self.model().eval().load(load(path))
+        prepare = self.prepare().eval()
         return model, jit(lambda x: prediction_of(model(prepare(x))))
 
 
