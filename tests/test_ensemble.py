@@ -19,6 +19,7 @@ from weft.jobs.job import job_of
 from weft.jobs.recipes import with_recipe
 from weft.jobs.schema import validated
 from weft.jobs.soup import estimate_statistics, mean_weights
+from weft.knobs import knobs
 from weft.train import RunFolder
 
 SIDE = 6
@@ -53,6 +54,12 @@ def member(folder: Path, name: str, noise: int = 0, **given: Any) -> Path:
 
 def made(folder: Path, *names: str, **given: Any) -> Path:
     return ensemble(names, validated("test", {"runs": str(folder / "runs"), **given}, SETTINGS))
+
+
+@pytest.fixture(autouse=True)
+def _without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the reference device: compiling takes longer than these networks run."""
+    monkeypatch.setattr(knobs, "device", "reference")
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +241,7 @@ def test_an_ensemble_is_not_compressed(place: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_members_are_evaluated_side_by_side(place: Path) -> None:
+def test_members_are_evaluated_side_by_side(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs, "device", "cpu")
     known = [json.loads((made(place, "one", "two", jobs=jobs) / "ensemble.json").read_text()) for jobs in (1, 2)]
     assert known[0]["members"] == known[1]["members"]

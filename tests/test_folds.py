@@ -23,6 +23,7 @@ from weft.jobs.queue import JobQueue
 from weft.jobs.recipes import with_recipe
 from weft.jobs.record import DONE, WAITING, JobRecord
 from weft.jobs.worker import work
+from weft.knobs import knobs
 
 CLASSES = 3
 
@@ -62,6 +63,7 @@ class InProcess:
 @pytest.fixture(autouse=True)
 def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_validation, "Runner", InProcess)
+    monkeypatch.setattr(knobs, "device", "reference")  # compiling takes longer than these trainings
     monkeypatch.setattr(InProcess, "before", staticmethod(lambda job: None))
 
 

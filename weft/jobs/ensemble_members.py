@@ -29,7 +29,6 @@ from .job import ENSEMBLE, Job, job_of, job_of_run
 from .run_predictor import resize_of
 from .stored import settings_of
 
-FEWEST = 0.5  # of the validation examples of each member must be unseen by all
 COMPARED = 8  # examples whose inputs are compared to tell two datasets apart
 
 
@@ -133,8 +132,8 @@ class UnseenExamples:
 def unseen_examples(members: Sequence[EnsembleMember]) -> dict[str, UnseenExamples]:
     """The test and the validation examples that no member was trained on, as far as there are any.
 
-    Where validation examples were taken from the training split, those that all members left out remain: all of them for runs with one
-    seed. Of runs with different seeds, and of the folds of a cross-validation, too few remain to measure anything.
+    Validation examples that were taken from the training split are those of all members if they have one seed. Runs with different seeds, and
+    the folds of a cross-validation, each take others, which the rest was trained on.
     """
     jobs = [job_of("ensemble", {**member.settings, "weights": None}) for member in members]
     first, settings = jobs[0].opened, members[0].settings
@@ -145,14 +144,14 @@ def unseen_examples(members: Sequence[EnsembleMember]) -> dict[str, UnseenExampl
         found["test"] = UnseenExamples(settings, "test")
     if first.validation is not None and all(_is_same(first.validation, job.opened.validation) for job in jobs):
         found["validation"] = UnseenExamples(settings, "validation")
-    elif first.validation is None:
-        unseen, held_out = np.ones(len(first.train), bool), len(first.train)
-        for job in jobs:
-            unseen[job.train.indices if isinstance(job.train, data.Subset) else slice(None)] = False
-            held_out = min(held_out, 0 if job.splits.validation is None else len(job.splits.validation))
-        if unseen.sum() > FEWEST * held_out > 0:
-            found["validation"] = UnseenExamples(settings, "train", np.flatnonzero(unseen))
+    elif first.validation is None and all(_held_out(job) == _held_out(jobs[0]) for job in jobs) and _held_out(jobs[0]):
+        found["validation"] = UnseenExamples(settings, "train", np.array(_held_out(jobs[0])))
     return found
+
+
+def _held_out(job: Job) -> list[int]:
+    """The training examples that a run took for validation."""
+    return job.splits.validation.indices.tolist() if isinstance(job.splits.validation, data.Subset) else []
 
 
 def _is_same(one: data.Dataset, other: data.Dataset | None) -> bool:
