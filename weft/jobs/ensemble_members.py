@@ -101,7 +101,7 @@ def _check_alike(first: EnsembleMember, other: EnsembleMember) -> None:
     if resize_of(first.job) != resize_of(other.job):
         raise UserError(
             "weft ensemble",
-            f"runs that read image files alike are required, got resize={resize_of(first.job)} and resize={resize_of(other.job)}.",
+            f"runs that resize image files alike are required, got {resize_of(first.job)} and {resize_of(other.job)}.",
         )
 
 
