@@ -25,6 +25,7 @@ SUMMARIES = {
     "interpret": "See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
     "export": "Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.",
     "compress": "Make a trained network small: weft compress RUN target=size=20x.",
+    "ensemble": "Make one network of several runs: weft ensemble RUN RUN method=average.",
     "convert": "Write a file of weights, or a network, in another format: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.",
     "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
     "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
@@ -65,7 +66,19 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "compress", "convert"),
+    "learn": (
+        "studio",
+        "train",
+        "resume",
+        "job",
+        "eval",
+        "predict",
+        "interpret",
+        "export",
+        "compress",
+        "ensemble",
+        "convert",
+    ),
     "data": ("dataset",),
     "networks": (
         "models",

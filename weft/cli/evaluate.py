@@ -13,6 +13,7 @@ from ..data.label_kinds import kind_of
 from ..errors import UserError
 from ..io.json_values import json_value
 from ..jobs.device import on
+from ..jobs.ensemble_members import seen_note
 from ..jobs.job import Job, held_out, job_of, job_of_run
 from ..jobs.networks import about
 from ..jobs.schema import Setting, flag
@@ -46,6 +47,8 @@ def evaluate(words: Sequence[str]) -> None:
         job = job_of("eval", {**settings, **_as_stored(learned, given["data"])})
         split, found_examples = held_out(job.splits, given["split"])
         examples, notes = _as_learned(found_examples, learned.train, job.settings["data"])
+        if given["data"] is None:
+            notes += seen_note(folder, split)
         _, network = learned.trained(folder)
         found = evaluated(network, job.checks(examples), learned.loss())
     facts = {

@@ -17,7 +17,7 @@ from . import epochs
 from .display import Display
 from .table import number_text
 
-PROGRAMS_READ = ("run", "epoch", "result", "stopped")  # types of events that `--json` prints
+PROGRAMS_READ = ("run", "epoch", "result", "folds", "stopped")  # types of events that `--json` prints
 
 
 @contextmanager

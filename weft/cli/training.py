@@ -11,9 +11,10 @@ from ..insight.trace_file import trace
 from ..jobs import training
 from ..jobs.compression import resume_compression
 from ..jobs.compression_state import is_compression
+from ..jobs.cross_validation import cross_validate, find_folds, resume_folds
 from ..jobs.events import Listener
 from ..jobs.recipes import with_recipe
-from ..jobs.schema import Setting
+from ..jobs.schema import Setting, count
 from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.stored import run_of
 from .arguments import read
@@ -21,19 +22,41 @@ from .progress import ProgressDisplay, print_json
 
 # Not a setting of the run: it changes nothing about it, and is not kept with it.
 TRACE = {"trace": Setting(str, None, "write a timeline of the first steps for Perfetto: trace=FILE.json", "output")}
+# Of a command: each fold's run has the setting fold.
+FOLDS = {
+    "folds": Setting(
+        count,
+        None,
+        "cross-validation: train a network for each of so many folds; the same command continues one that was stopped",
+        "cross-validation",
+    ),
+    "jobs": Setting(
+        count, 1, "folds that are trained at the same time, each with its share of the cores", "cross-validation"
+    ),
+}
 
 
 def train(words: Sequence[str]) -> None:
     """Train a network: weft train digits model=lenet epochs=5.
 
     The data is the first word, or data=. A folder with a folder of images for each class is packed into a
-    dataset first. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
+    dataset first. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html. folds=5 cross-validates.
     """
-    given = read("train", words, SETTINGS | TRACE, 1, common=COMMON)
+    given = read("train", words, SETTINGS | TRACE | FOLDS, 1, common=COMMON)
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
-    settings = with_recipe("weft train", {**named, **{name: given[name] for name in given.given if name not in TRACE}})
+    own = {name: given[name] for name in given.given if name not in TRACE | FOLDS}
+    settings = with_recipe("weft train", {**named, **own})
+    if given["folds"] is not None and given["trace"] is not None:
+        raise UserError("weft train", "one training is required for a timeline, got folds= and trace=. Leave one out.")
+    if given["folds"] is None and "jobs" in given.given:
+        raise UserError(
+            "weft train", "jobs= is how many folds are trained at the same time, got no folds. Add folds=5."
+        )
     with shown(given["json"]) as listener, _traced(given["trace"]):
-        training.train(settings, listener)
+        if given["folds"] is not None:
+            cross_validate(settings, given["folds"], given["jobs"], listener)
+        else:
+            training.train(settings, listener)
 
 
 def resume(words: Sequence[str]) -> None:
@@ -42,7 +65,16 @@ def resume(words: Sequence[str]) -> None:
     It continues at the step where it was stopped, with its own settings and on the same device; settings can be changed, such
     as epochs=30. A run that was stopped before its first checkpoint starts again. max_seconds holds for one command only.
     """
-    given = read("resume", words, SETTINGS | TRACE, 1, common=COMMON)
+    given = read("resume", words, SETTINGS | TRACE | {"jobs": FOLDS["jobs"]}, 1, common=COMMON)
+    folds = find_folds(given.plain[0], given["runs"]) if given.plain else None
+    if folds is not None:
+        if set(given.given) - {"json", "jobs", "runs"}:
+            raise UserError("weft resume", f"a cross-validation continues with its own settings, got {sorted(given.given)}.")  # fmt: skip
+        with shown(given["json"]) as listener:
+            resume_folds(folds, given["jobs"], listener)
+        return
+    if "jobs" in given.given:
+        raise UserError("weft resume", "a cross-validation is required for jobs=, got a run. Leave jobs= out.")
     folder = run_of("resume", given.plain)
     with shown(given["json"]) as listener, _traced(given["trace"]):
         if is_compression(folder):

@@ -5,6 +5,7 @@ from .compare import compare as compare
 from .compress import compress as compress
 from .convert import convert as convert
 from .dataset import dataset as dataset
+from .ensemble import ensemble as ensemble
 from .evaluate import evaluate as evaluate
 from .export import export as export
 from .formats import formats as formats

@@ -26,6 +26,8 @@ from .doctor.report import DoctorReport as DoctorReport
 from .file_index import Index as Index
 from .file_lists import from_list as from_list
 from .folders import from_folders as from_folders
+from .folds import fold_splits as fold_splits
+from .folds import stratified_folds as stratified_folds
 from .geometry import RandomAffine as RandomAffine
 from .geometry import RandomCrop as RandomCrop
 from .geometry import RandomFlip as RandomFlip

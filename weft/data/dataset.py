@@ -51,6 +51,16 @@ class Dataset(ABC):
         return self._statistics
 
     @property
+    def groups(self) -> np.ndarray | None:
+        """The group of each example, such as the patient of an image: a cross-validation keeps groups together. None: there are no groups."""
+        return None
+
+    @property
+    def names(self) -> list[str] | None:
+        """The name of each example, such as its file; None if they have none."""
+        return None
+
+    @property
     def mean(self) -> tuple[float, ...] | None:
         return self.statistics.mean if self.statistics else None
 
@@ -75,7 +85,7 @@ class Arrays(Dataset):
     """A dataset of two arrays, in memory or memory-mapped.
 
     Integer labels are class indices; without names the classes are called "0", "1" and so on. Bools of shape (n, classes) say
-    which classes an example has. Float labels are regression targets.
+    which classes an example has. Float labels are regression targets. `groups` has a value for each example.
 
     >>> d = Arrays(np.zeros((3, 1, 2, 2), np.uint8), [0, 1, 1], classes=["cat", "dog"], name="pets")
     >>> d, d.inputs([2, 0]).shape, d.counts()
@@ -89,6 +99,7 @@ class Arrays(Dataset):
         classes: Sequence[str] | None = None,
         name: str = "",
         statistics: Statistics | None = None,
+        groups: Any = None,
     ) -> None:
         inputs = x if isinstance(x, np.ndarray) else np.asarray(x)
         labels = _as_labels(y)
@@ -99,7 +110,11 @@ class Arrays(Dataset):
                 "Arrays", f"there must be a label for each input, got inputs {inputs.shape} and labels {labels.shape}."
             )
         super().__init__(labels, _as_classes(labels, classes), name, statistics)
-        self._x = read_only(inputs)
+        self._x, self._groups = read_only(inputs), None if groups is None else _as_groups(groups, len(labels))
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        return self._groups
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -149,6 +164,15 @@ def _as_indices(indices: Any, length: int) -> Any:
     if numbers.min() < 0 or numbers.max() >= length:
         raise UserError("inputs", f"indices must lie in 0...{length - 1}, got {numbers.min()}...{numbers.max()}.")
     return numbers
+
+
+def _as_groups(groups: Any, count: int) -> np.ndarray:
+    found = np.asarray(groups)
+    if found.shape != (count,) or found.dtype.kind not in "biuUS":
+        raise UserError(
+            "Arrays", f"groups must be {count} numbers or texts, one for each example, got {found.dtype} {found.shape}."
+        )
+    return read_only(found)
 
 
 def _as_labels(y: Any) -> np.ndarray:

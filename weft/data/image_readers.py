@@ -15,6 +15,7 @@ from ..errors import RunError
 from .checksums import damaged
 from .convert import decode
 from .dataset import Arrays, Dataset, _as_indices
+from .image_names import read_names
 from .statistics import Statistics
 
 
@@ -33,6 +34,10 @@ class MappedImages(Arrays):
         self._checked, self._all_checked = np.zeros(len(labels), bool), False
         self._file = _open_file(self, path)
         check_index(path, index, images.nbytes and images[0].nbytes)
+
+    @property
+    def names(self) -> list[str]:
+        return read_names(self._path.parent, len(self))
 
     @property
     def file(self) -> int:
@@ -85,6 +90,10 @@ class Encoded(Dataset):
 
     def inputs(self, indices: Any) -> np.ndarray:
         return self.decode(self.read(indices))
+
+    @property
+    def names(self) -> list[str]:
+        return read_names(self._path.parent, len(self))
 
     @property
     def file(self) -> int:

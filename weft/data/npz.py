@@ -27,7 +27,8 @@ def from_npz(
     """The datasets in an .npz file: the arrays named `x` and `y`, or arrays with conventional names.
 
     The conventional names are x_train and y_train, x_validation and y_validation, x_test and y_test; train_images and
-    train_labels likewise; or x and y, or images and labels. Files with pickled Python objects are rejected, because
+    train_labels likewise; or x and y, or images and labels. groups_train or groups, if there is one, has the group of each training
+    example (see `Dataset.groups`). Files with pickled Python objects are rejected, because
     loading them could run code.
     """
     file = Path(path)
@@ -41,7 +42,8 @@ def from_npz(
         pair = next((pair for pair in pairs if pair[0] in found and pair[1] in found), None)
         if pair is not None:
             names = classes if classes is not None or split == "train" else (parts["train"].classes if parts else None)
-            parts[split] = _arrays(file, found, *pair, names)
+            groups = found.get("groups_train", found.get("groups")) if split == "train" else None
+            parts[split] = _arrays(file, found, *pair, names, groups)
     if "train" not in parts:
         raise UserError(
             "from_npz",
@@ -82,14 +84,16 @@ def _load(file: Path) -> dict[str, np.ndarray]:
         raise RunError("from_npz", f"{file} is damaged: {type(error).__name__}: {error}.") from None
 
 
-def _arrays(file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None) -> Arrays:
+def _arrays(
+    file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None, groups: np.ndarray | None = None
+) -> Arrays:  # fmt: skip
     missing = [name for name in (x, y) if name not in found]
     if missing:
         raise UserError(
             "from_npz", f"{file} has no {' and no '.join(missing)}; it has {', '.join(found) or 'nothing'}."
         )
     with errors_name_files("from_npz", file):
-        return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem)
+        return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem, groups=groups)
 
 
 @contextmanager

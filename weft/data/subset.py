@@ -49,6 +49,15 @@ class Subset(Dataset):
     def statistics(self) -> Statistics | None:
         return self._base.statistics
 
+    @property
+    def groups(self) -> np.ndarray | None:
+        return None if self._base.groups is None else self._base.groups[self._indices]
+
+    @property
+    def names(self) -> list[str] | None:
+        names = self._base.names
+        return None if names is None else [names[i] for i in self._indices.tolist()]
+
     def inputs(self, indices: Any) -> np.ndarray:
         return self._base.inputs(self._indices[_as_indices(indices, len(self))])
 

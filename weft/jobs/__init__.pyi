@@ -1,6 +1,8 @@
 """The public names of weft.jobs (see weft/lazy.py)."""
 
+from .cross_validation import cross_validate as cross_validate
 from .datasets import submit_dataset as submit_dataset
+from .ensembles import ensemble as ensemble
 from .events import Event as Event
 from .events import replay as replay
 from .profile_job import named_subject as named_subject

@@ -25,6 +25,7 @@ from .compression_targets import make_points
 from .device import on
 from .events import Listener, Recorder, nobody
 from .find import find_run
+from .job import ENSEMBLE, REWRITTEN
 from .schema import validated
 from .stored import settings_of
 
@@ -36,6 +37,8 @@ def compress(settings: Mapping[str, Any], listener: Listener = nobody) -> Path:
     settings_of("compress", source)
     if not (source / "weights" / "best.safetensors").exists():
         raise UserError("weft compress", f"{source} has no weights yet. Train it first: weft resume {source}")
+    if (source / ENSEMBLE).exists() and (source / REWRITTEN).exists():
+        raise UserError("weft compress", f"one network is required, got {source}, an ensemble. Compress its members.")
     if (source / STATE).exists():
         raise UserError("weft compress", f"{source} is compressed already. Compress the run that it came from.")
     name = settings["name"] or f"{source.name}-small"

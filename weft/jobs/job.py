@@ -29,11 +29,13 @@ from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
+from .schema import fold_numbers
 from .weights import begin_from
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
+ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensembles.py)
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
     64,
@@ -59,13 +61,17 @@ class Job:
         self, settings: Mapping[str, Any], splits: data.Splits | None = None, recorder: Recorder | None = None
     ) -> None:
         self.settings, self.notes, self.recorder = dict(settings), list[str](), recorder or Recorder()
+        self.is_ensemble = False  # whose members have their own preprocessing
         self.definition = definition_of(settings)
         named = None
         if settings["model"] is not None:
             named = full_name(settings["model"]) if self.definition is None else str(settings["model"])
         if splits is None:
             own = None if named is None else self._own_size(named)
-            splits = data.held_out(self._open(own), _first(settings["validation"], CARVED), settings["seed"])
+            self.opened = self._open(own)
+            splits = data.held_out(self._folded(self.opened), _first(settings["validation"], CARVED), settings["seed"])
+        else:
+            self.opened = splits
         self.splits = splits
         self.train = self.splits.train
         self.statistics = self.train.statistics
@@ -96,6 +102,8 @@ class Job:
             making = {n: self.settings[n] for n in ("resize", "colour", "labels", "seed", "validation")}
             making["small"] = "keep"  # a class with one image is a warning, not an error
             making["size"] = self.settings["size"] or own_size
+            if self.settings["fold"] is not None:
+                making["validation"] = 0.0  # all files belong to folds; validation examples come from the other folds
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
         reading = f"reading {what.name}"
@@ -114,6 +122,12 @@ class Job:
         if images:
             self._note_failures(created_dataset_folder(what, **making))
         return found
+
+    def _folded(self, splits: data.Splits) -> data.Splits:
+        """With a fold of a cross-validation held out, if that is set."""
+        if self.settings["fold"] is None:
+            return splits
+        return data.fold_splits(splits, *fold_numbers(self.settings["fold"]), self.settings["seed"])
 
     def _note_failures(self, folder: Path) -> None:
         """Add a note about files that could not be read."""
@@ -232,6 +246,8 @@ class Job:
         """Preprocessing and augmentation, from stored inputs to those of the network; part of the compiled step."""
         if not self.is_image_source:
             return nn.Sequential()
+        if self.is_ensemble:
+            return nn.Sequential(data.ToFloat())
         wanted = size or self.size()
         parts = self._to_size(wanted)
         if self.settings["augment"] is not None:
@@ -278,16 +294,16 @@ class Job:
 
     def trained(self, folder: Path, checkpoint: str = "best") -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, or those of another checkpoint, and its predictions for stored inputs, compiled."""
-        model, prepare = self.model().eval(), self.prepare().eval()
         path = folder / "weights" / f"{checkpoint}.safetensors"
         if not path.exists():
             raise RunError(
                 "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"
             )
         if (folder / REWRITTEN).exists():
-            model = load_program(folder / REWRITTEN).eval()
+            model: nn.Module = load_program(folder / REWRITTEN).eval()
         else:
-            model.load(load(path))
+            model = self.model().eval().load(load(path))
+        prepare = self.prepare().eval()
         return model, jit(lambda x: prediction_of(model(prepare(x))))
 
 
@@ -295,7 +311,9 @@ def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
     """The job of a run for inference: its data may be gone."""
     try:
         known = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        return Job(settings, data.Splits(example(known)))
+        job = Job(settings, data.Splits(example(known)))
+        job.is_ensemble = (folder / ENSEMBLE).exists() and (folder / REWRITTEN).exists()
+        return job
     except FileNotFoundError:
         return Job(settings)
     except (OSError, ValueError, KeyError, TypeError) as error:

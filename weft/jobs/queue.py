@@ -35,9 +35,10 @@ FOLDER = ".jobs"  # below the folder of runs
 class JobQueue:
     """The jobs below a folder of runs. They start by priority, then in the order of their numbers unless they were moved."""
 
-    def __init__(self, root: str | os.PathLike[str] = "runs") -> None:
+    def __init__(self, root: str | os.PathLike[str] = "runs", folder: str | os.PathLike[str] | None = None) -> None:
+        """`folder` is for the jobs of one command, which no other runner starts; their runs are below `root` all the same."""
         self.root = Path(root).absolute()
-        self.folder = self.root / FOLDER
+        self.folder = self.root / FOLDER if folder is None else Path(folder).absolute()
 
     def jobs(self) -> list[JobRecord]:
         """All jobs, the oldest first."""

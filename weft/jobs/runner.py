@@ -48,14 +48,17 @@ class Runner:
     """Starts waiting jobs; `watcher` is called when one starts and when one ends.
 
     `at_once` trainings run on the CPU at the same time. GPUs are shared by memory; `slots` replaces those of the machine. `per_owner` is the
-    most jobs of one person that run at the same time.
+    most jobs of one person that run at the same time. `threads` is how many threads the programs of each job run on; 0: as many as it would alone.
     """
 
     def __init__(
         self, queue: JobQueue, at_once: int = 1, watcher: Watcher = ignore, slots: Sequence[ComputeSlot] | None = None,
-        per_owner: int | None = None,
+        per_owner: int | None = None, threads: int = 0,
     ) -> None:  # fmt: skip
         self.queue, self.watcher = queue, watcher
+        self._environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVIDIA's management library counts
+        if threads:
+            self._environment["WEFT_THREADS"] = str(threads)
         self.offered = RunnerSlots(tuple(machine_slots(at_once) if slots is None else slots), per_owner)
         self._view = QueueView(queue.folder)
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
@@ -137,7 +140,7 @@ class Runner:
                 self._processes[job.folder] = subprocess.Popen(
                     command,
                     cwd=job.start_folder,
-                    env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # as NVIDIA's management library counts
+                    env={**os.environ, **self._environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -192,6 +192,25 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(map(number, text.split(",")))
 
 
+def fold(text: str) -> str:
+    """2/5: the second of five folds."""
+    if not 1 <= fold_numbers(text)[0] <= fold_numbers(text)[1] or fold_numbers(text)[1] < 2:
+        raise ValueError("it must be a fold such as 2/5, of 2 folds or more")
+    return text
+
+
+def fold_numbers(text: str) -> tuple[int, int]:
+    """The number of a fold, from 1, and how many folds there are.
+
+    >>> fold_numbers("2/5")
+    (2, 5)
+    """
+    number_, slash, folds = text.partition("/")
+    if not slash or not number_.isdecimal() or not folds.isdecimal():
+        raise ValueError("it must be a fold such as 2/5")
+    return int(number_), int(folds)
+
+
 def sizes(text: str) -> tuple[int, int]:
     """28, or 28x32 (height x width)."""
     parts = text.lower().replace(",", "x").split("x")

@@ -29,7 +29,8 @@ from .data_facts import FACTS, facts
 from .definitions import keep_definition
 from .device import training_on
 from .events import Listener, Recorder, nobody
-from .job import Job, held_out, job_of, job_of_run
+from .fold_results import write_fold
+from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
 from .schema import validated
@@ -70,6 +71,8 @@ def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Liste
     recorder, changed = Recorder(listener), given or {}
     with one_writer(folder):
         told = settings_of("resume", folder)
+        if (folder / ENSEMBLE).exists():
+            raise UserError("weft resume", f"a run that was trained is required, got {folder}, which weft ensemble made. Resume its members.")  # fmt: skip
         settings = {**told, "max_seconds": None, "json": False, **changed}
         fresh = _is_fresh(folder)
         if "device" not in changed:
@@ -282,6 +285,8 @@ def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summ
     split, examples = held_out(job.splits, None)
     found = evaluated(network, job.checks(examples), job.loss())
     run.summary(**{split: found.numbers})
+    if job.settings["fold"] is not None:
+        write_fold(run.path, found)
     if isinstance(job.train, data.Text):
         recorder.show("activity", text="writing a sample")
         sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
