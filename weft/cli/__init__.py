@@ -20,6 +20,7 @@ SUMMARIES = {
     "train": "Train a network: weft train digits model=lenet epochs=5.",
     "resume": "Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
     "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
+    "sweep": "Search the best settings of a training: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.",
     "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
     "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
     "interpret": "See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
@@ -65,7 +66,19 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "compress", "convert"),
+    "learn": (
+        "studio",
+        "train",
+        "resume",
+        "job",
+        "sweep",
+        "eval",
+        "predict",
+        "interpret",
+        "export",
+        "compress",
+        "convert",
+    ),
     "data": ("dataset",),
     "networks": (
         "models",
