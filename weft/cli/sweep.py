@@ -50,7 +50,7 @@ def sweep(words: Sequence[str]) -> None:
     if given["show"]:
         raise UserError(WHERE, "show=true requires the name of a sweep: weft sweep NAME show=true. weft sweep lists them.")  # fmt: skip
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
-    settings = {one: given[one] for one in given.given if one not in ("json", "show")}
+    settings = {one: given[one] for one in known if one in given.given and one not in ("json", "show")}
     record = opened_sweep({**named, **settings})
     if record.is_searched:
         _follow(record, given["json"])

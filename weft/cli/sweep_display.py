@@ -14,11 +14,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from ..jobs.schema import as_text
 from ..jobs.sweep import SweepResult
 from ..jobs.sweep_record import (
-    FAILED,
-    PRUNED,
     RUNNING,
     WAITING,
     SweepRecord,
@@ -26,8 +23,9 @@ from ..jobs.sweep_record import (
     best_first,
     metric_text,
     pareto_front,
+    setting_text,
 )
-from ..report.axes import duration, short
+from ..report.axes import duration
 from ..report.text_format import counted
 from .display import Display
 from .table import table
@@ -76,7 +74,7 @@ class SweepDisplay:
 
 def trial_line(record: SweepRecord, one: SweepTrial) -> str:
     """A trial in a line."""
-    settings = " ".join(f"{name}={_value(value)}" for name, value in one.settings.items())
+    settings = " ".join(f"{name}={setting_text(value)}" for name, value in one.settings.items())
     found = ", ".join(
         f"{m.name} {metric_text(m, v)}" for m, v in zip(record.plan.metrics, one.values or (), strict=False)
     )
@@ -102,7 +100,7 @@ def _cells(record: SweepRecord, one: SweepTrial) -> list[str]:
     shown = [metric_text(metric, value) for metric, value in zip(metrics, values, strict=False)]
     return [
         str(one.number), _state(one), *shown, *[""] * (len(metrics) - len(shown)), trend_text(one.trend),
-        *(_value(one.settings.get(dimension.name)) for dimension in record.plan.space),
+        *(setting_text(one.settings.get(dimension.name)) for dimension in record.plan.space),
         f"{one.epoch}/{one.epochs}" if one.epochs else "", "" if one.seconds is None else duration(one.seconds),
     ]  # fmt: skip
 
@@ -122,11 +120,7 @@ def trend_text(values: Sequence[float], width: int = 12) -> str:
 
 
 def _state(one: SweepTrial) -> str:
-    return f"{one.state} {one.why}" if one.state in (PRUNED, FAILED) and one.why else one.state
-
-
-def _value(value: Any) -> str:
-    return short(value, 3) if isinstance(value, float) else as_text(value)
+    return f"{one.state} {one.why}".rstrip()
 
 
 def _counts(trials: Sequence[SweepTrial], planned: int) -> str:

@@ -27,7 +27,9 @@ from ..hints import nearest
 from ..io.files import replace_file
 from ..io.json_values import json_value
 from ..locks import lock_holder
+from ..report.axes import short
 from ..train.folder import check_run_name
+from .schema import as_text
 from .search_space import search_space
 from .sweep_settings import SIZE, WHERE, SweepMetric, SweepPlan
 
@@ -49,7 +51,7 @@ class SweepTrial:
     epoch: int = 0  # the last one that is done
     epochs: int | None = None
     seconds: float | None = None  # of training
-    why: str = ""  # it was pruned, or has failed
+    why: str = ""  # it was pruned or has failed, or which trial it repeats
     run: str | None = None
     job: int | None = None
 
@@ -165,6 +167,15 @@ def metric_text(metric: SweepMetric, value: float | None) -> str:
     if metric.name == SIZE:
         return f"{value:,.0f}"
     return f"{100 * value:.2f} %" if "accuracy" in metric.name else f"{value:.4g}"
+
+
+def setting_text(value: Any) -> str:
+    """The value of a setting in few digits.
+
+    >>> setting_text(0.006431172), setting_text("lenet"), setting_text(None)
+    ('0.00643', 'lenet', 'none')
+    """
+    return short(value, 3) if isinstance(value, float) else as_text(value)
 
 
 def sweeps(runs: str | os.PathLike[str]) -> dict[str, SweepRecord]:

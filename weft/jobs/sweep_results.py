@@ -9,7 +9,7 @@ from ..io.files import replace_file
 from ..report.parallel_coordinates import ParallelAxis, parallel_axes
 from ..report.sweep_page import SweepPage, TrialLine, sweep_page
 from .schema import as_text
-from .sweep_record import SweepRecord, SweepTrial, best_first, best_trial, metric_text, pareto_front
+from .sweep_record import SweepRecord, SweepTrial, best_first, best_trial, metric_text, pareto_front, setting_text
 
 
 def write_results(record: SweepRecord, trials: Sequence[SweepTrial], importance: Mapping[str, float]) -> None:
@@ -40,7 +40,7 @@ def _page(
     rest = [one for one in trials if one not in ranked]
     lines = [
         TrialLine(
-            one.number, one.state, {name: as_text(value) for name, value in one.settings.items()},
+            one.number, one.state, {name: setting_text(value) for name, value in one.settings.items()},
             tuple(metric_text(m, v) for m, v in zip(metrics, one.values or (), strict=False)), one.why, one.epoch, one.seconds,
             None if one.values is None else one.values[0], None if one.values is None or len(one.values) < 2 else one.values[1],
         )

@@ -77,6 +77,11 @@ class SweepSearch:
         return begun
 
     def _start(self, jobs: TrialJobs, number: int, values: Mapping[str, Any]) -> None:
+        twin = self.study.twin(number, values)
+        if twin is not None:  # the same settings give the same bits
+            self.before[number] = replace(self._before(twin), number=number, job=None)
+            self.study.finished(number, self.study.values(twin), f"as trial {twin}")
+            return
         try:
             jobs.start(number, values)
             self.active[number] = TrialStatus(WAITING)

@@ -18,7 +18,7 @@ from .sweep_record import SweepRecord
 from .sweep_settings import WHERE, grid_of
 
 STARTUP = 5  # trials that are never pruned
-WHY = "why"  # the attribute of a trial that says why it has failed
+WHY = "why"  # the attribute of a trial that says why it was pruned or has failed, or which one it repeats
 
 
 def optuna_package() -> Any:
@@ -96,7 +96,20 @@ class SweepStudy:
                 return True
         return False
 
-    def finished(self, number: int, values: Sequence[float]) -> None:
+    def twin(self, number: int, values: Mapping[str, Any]) -> int | None:
+        """An earlier trial that has finished with the same settings."""
+        complete = self.optuna.trial.TrialState.COMPLETE
+        same = [one.number + 1 for one in self.trials() if one.state == complete and one.params == values]
+        return next((one for one in same if one < number), None)
+
+    def values(self, number: int) -> list[float]:
+        """The metrics of a trial that has finished."""
+        found: list[float] = self.trials()[number - 1].values
+        return found
+
+    def finished(self, number: int, values: Sequence[float], why: str = "") -> None:
+        if why:
+            self._note(number, why)
         self.study.tell(number - 1, list(values))
 
     def pruned(self, number: int, why: str) -> None:

@@ -65,7 +65,8 @@ def scatter(
         known = points[np.isfinite(points[:, 1])]
         if line and index == 0:
             parts.append(svg.path(frame.positions(known), index))
-            continue
+            if len(known) > 1:
+                continue
         said = [f"{name}: {short(b, 4)} at {short(a, 6)}" for a, b in known.tolist()]
         parts += [svg.dot(*at, index, 3.2, note) for at, note in zip(frame.positions(known), said, strict=True)]
     return svg.document(WIDTH, frame.bottom + 2 * LINE + MARGIN, title, parts)

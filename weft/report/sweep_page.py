@@ -61,7 +61,10 @@ def sweep_page(page: SweepPage) -> str:
         parts.append(f'<section><h2>Settings</h2><div class="card wide">{picture}</div></section>')
     parts.append(f"<section><h2>Trials</h2>{_table(page)}</section>")
     parts.append("<footer>All numbers are in trials.json, importance.json and parallel.json beside this page. Importance: PED-ANOVA, how much a setting decides whether a trial is among the best.</footer>")  # fmt: skip
-    return document(page.name, "\n".join(parts))
+    return document(page.name, f"<style>{_STYLE}</style>" + "\n".join(parts))
+
+
+_STYLE = ".scroll{overflow-x:auto}.scroll table{min-width:100%}.scroll td,.scroll th{white-space:nowrap}"
 
 
 def best_so_far(page: SweepPage) -> str:
@@ -136,14 +139,14 @@ def _tiles(page: SweepPage) -> str:
 def _table(page: SweepPage) -> str:
     settings = list(dict.fromkeys(name for one in page.trials for name in one.settings))
     head = "".join(f"<th{' class=number' if i > 1 else ''}>{escape(title)}</th>" for i, title in enumerate(["trial", "state", *page.metrics, *settings, "epochs", "time"]))  # fmt: skip
-    return f'<table class="narrow"><tr>{head}</tr>{"".join(_row(page, one, settings) for one in page.trials)}</table>'
+    rows = "".join(_row(page, one, settings) for one in page.trials)
+    return f'<div class="scroll"><table class="narrow"><tr>{head}</tr>{rows}</table></div>'
 
 
 def _row(page: SweepPage, one: TrialLine, settings: Sequence[str]) -> str:
     values = [*one.values, *[""] * (len(page.metrics) - len(one.values))]
     numbers = [*values, *(one.settings.get(name, "") for name in settings), str(one.epoch), "" if one.seconds is None else duration(one.seconds)]  # fmt: skip
-    state = f"{one.state} {one.why}" if one.state in ("pruned", "failed") else one.state
-    texts = [str(one.number), state]
+    texts = [str(one.number), f"{one.state} {one.why}".rstrip()]
     strong = ("<b>", "</b>") if one.number == page.best else ("", "")
     cells = [f"<td>{strong[0]}{escape(text)}{strong[1]}</td>" for text in texts]
     cells += [f'<td class="number">{strong[0]}{escape(text)}{strong[1]}</td>' for text in numbers]
