@@ -19,7 +19,7 @@ from ..jobs.schema import Setting, flag
 from ..jobs.settings import COMMON, JSON, SETTINGS
 from ..jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep
 from ..jobs.sweep_record import SweepRecord, find_sweep, sweeps
-from ..jobs.sweep_settings import SWEEP, WHERE
+from ..jobs.sweep_settings import SWEEP
 from ..signals import Terminated
 from .arguments import Words, read
 from .sweep_display import SweepDisplay, result_facts, result_lines, trial_table
@@ -48,7 +48,7 @@ def sweep(words: Sequence[str]) -> None:
         _continue(given, name)
         return
     if given["show"]:
-        raise UserError(WHERE, "show=true requires the name of a sweep: weft sweep NAME show=true. weft sweep lists them.")  # fmt: skip
+        raise UserError("weft sweep", "show=true requires the name of a sweep: weft sweep NAME show=true. weft sweep lists them.")  # fmt: skip
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
     settings = {one: given[one] for one in known if one in given.given and one not in ("json", "show")}
     record = opened_sweep({**named, **settings})

@@ -59,7 +59,7 @@ def opened_sweep(given: Mapping[str, Any]) -> SweepRecord:
             found.write()
         return found
     if name in known:
-        raise UserError(WHERE, f"the sweep {name!r} has other settings: {_difference(known[name].plan.identity, plan.identity)}. Give another name=.")  # fmt: skip
+        raise UserError("weft sweep", f"the sweep {name!r} has other settings: {_difference(known[name].plan.identity, plan.identity)}. Give another name=.")  # fmt: skip
     return SweepRecord.create(runs, name or sweep_name(plan, known), plan, given.get("storage"))
 
 

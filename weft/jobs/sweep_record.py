@@ -91,12 +91,14 @@ class SweepRecord:
         check_run_name(WHERE, name)
         taken = next(iter(sorted(runs.glob(f"*/{name}-[0-9]*"))), None)
         if taken is not None:
-            raise UserError(WHERE, f"a name that is not taken is required, got {name!r}: {taken} exists. Give another name=.")  # fmt: skip
+            raise UserError("weft sweep", f"a name that is not taken is required, got {name!r}: {taken} exists. Give another name=.")  # fmt: skip
         made = cls(runs / FOLDER / name, plan, f"{name}-{secrets.token_hex(4)}", storage, round(time.time(), 3))
         try:
             made.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(WHERE, f"the folder {made.folder} cannot be made: {error.strerror or error}.") from error
+            raise RunError(
+                "weft sweep", f"the folder {made.folder} cannot be made: {error.strerror or error}."
+            ) from error
         made.write()
         return made
 
@@ -121,7 +123,7 @@ class SweepRecord:
             known = [{**one, "values": one["values"] and tuple(one["values"]), "trend": tuple(one["trend"])} for one in found]  # fmt: skip
             return [SweepTrial(**one) for one in known]
         except (TypeError, KeyError) as error:
-            raise RunError(WHERE, f"{self.folder / 'trials.json'} is damaged: {error}.") from error
+            raise RunError("weft sweep", f"{self.folder / 'trials.json'} is damaged: {error}.") from error
 
     @property
     def is_searched(self) -> bool:
@@ -190,7 +192,7 @@ def find_sweep(runs: str | os.PathLike[str], name: str) -> SweepRecord:
         return read_sweep(Path(runs) / FOLDER / name)
     known = sorted(sweeps(runs))
     hint = nearest(name, known) if known else "weft sweep DATA rate=log:1e-4..1e-1 makes one."
-    raise UserError(WHERE, f"there is no sweep {name!r} in {runs}. {hint}")
+    raise UserError("weft sweep", f"there is no sweep {name!r} in {runs}. {hint}")
 
 
 def read_sweep(folder: Path) -> SweepRecord:
@@ -204,11 +206,11 @@ def read_sweep(folder: Path) -> SweepRecord:
         )  # fmt: skip
         return SweepRecord(folder, plan, found["study"], found["storage"], found["created"])
     except (KeyError, TypeError, UserError) as error:
-        raise RunError(WHERE, f"{folder / 'sweep.json'} is damaged: {error}.") from error
+        raise RunError("weft sweep", f"{folder / 'sweep.json'} is damaged: {error}.") from error
 
 
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(WHERE, f"{path} cannot be read: {error}.") from error
+        raise RunError("weft sweep", f"{path} cannot be read: {error}.") from error

@@ -14,7 +14,7 @@ from .search_space import setting_value
 from .sweep_record import FAILED, FINISHED, RUNNING, WAITING, SweepRecord, SweepTrial
 from .sweep_record import PRUNED as STOPPED_EARLY
 from .sweep_results import write_results
-from .sweep_settings import SIZE, WHERE
+from .sweep_settings import SIZE
 from .sweep_study import WHY, SweepStudy
 from .sweep_trials import TrialJobs, TrialStatus
 
@@ -94,7 +94,9 @@ class SweepSearch:
         self.failures += 1
         if self.failures >= max(FIRST_FAILURES, self.record.plan.jobs):
             self.write(final=True)
-            raise RunError(WHERE, f"the first {self.failures} trials have all failed, the last one because: {why}")
+            raise RunError(
+                "weft sweep", f"the first {self.failures} trials have all failed, the last one because: {why}"
+            )
 
     def _reports(self, now: TrialStatus) -> dict[int, float]:
         column = self.record.plan.metrics[0].column

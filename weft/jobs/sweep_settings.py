@@ -104,7 +104,9 @@ def grid_of(space: tuple[Dimension, ...]) -> list[dict[str, str]]:
     """All combinations of lists."""
     ranges = [one.name for one in space if isinstance(one, RangeDimension)]
     if ranges:
-        raise UserError(WHERE, f"sampler=grid requires lists, got a range of {ranges[0]}. Write {ranges[0]}=A,B,C.")
+        raise UserError(
+            "weft sweep", f"sampler=grid requires lists, got a range of {ranges[0]}. Write {ranges[0]}=A,B,C."
+        )
     lists = [[(one.name, value) for value in one.values] for one in space if isinstance(one, ChoiceDimension)]
     return [dict(pairs) for pairs in product(*lists)]
 
@@ -120,14 +122,14 @@ def planned(given: Mapping[str, Any]) -> SweepPlan:
         wanted["data"] = str(source.absolute())  # it may go on from another folder
     space, fixed = search_space(WHERE, wanted)
     if not space:
-        raise UserError(WHERE, "a setting with several values is required, got none. Write rate=log:1e-4..1e-1 or batch=32,64.")  # fmt: skip
+        raise UserError("weft sweep", "a setting with several values is required, got none. Write rate=log:1e-4..1e-1 or batch=32,64.")  # fmt: skip
     if with_recipe(WHERE, fixed)["data"] is None:
-        raise UserError(WHERE, "data is required, got none: weft sweep data=digits rate=log:1e-4..1e-1.")
+        raise UserError("weft sweep", "data is required, got none: weft sweep data=digits rate=log:1e-4..1e-1.")
     _check_trainings(space, fixed)
     known = _prepared_metrics(space, fixed)
     for name in own["metric"] or ():
         if name not in known:
-            raise UserError(WHERE, f"metric={name} is not measured with these data. {nearest(name, known)}")
+            raise UserError("weft sweep", f"metric={name} is not measured with these data. {nearest(name, known)}")
     metrics = tuple(map(SweepMetric, own["metric"] or known[:1]))
     sampler, pruner = _search(own, "pruner" in given, tuple(space), len(metrics))
     most = len(grid_of(tuple(space))) if sampler == "grid" else math.inf
@@ -140,11 +142,11 @@ def _search(own: Mapping[str, Any], pruner_given: bool, space: tuple[Dimension, 
     """Sampler and pruner that suit the space and the metrics."""
     sampler = own["sampler"] or ("tpe" if metrics == 1 else "nsga2")
     if sampler == "cmaes" and (metrics > 1 or not any(isinstance(one, RangeDimension) for one in space)):
-        raise UserError(WHERE, "sampler=cmaes searches ranges of numbers for one metric. Give a range, or take sampler=tpe.")  # fmt: skip
+        raise UserError("weft sweep", "sampler=cmaes searches ranges of numbers for one metric. Give a range, or take sampler=tpe.")  # fmt: skip
     if metrics == 1:
         return sampler, own["pruner"]
     if pruner_given and own["pruner"] != "none":
-        raise UserError(WHERE, f"pruner={own['pruner']} requires one metric, got {metrics}. Leave it out, or give one metric.")  # fmt: skip
+        raise UserError("weft sweep", f"pruner={own['pruner']} requires one metric, got {metrics}. Leave it out, or give one metric.")  # fmt: skip
     return sampler, "none"
 
 
@@ -169,7 +171,7 @@ def _prepared_metrics(space: list[Dimension], fixed: Mapping[str, str]) -> list[
     jobs = [Job(with_recipe(WHERE, {**fixed, **first, **dict(values)})) for values in product(*lists)]
     job = jobs[0]
     if job.splits.validation is None:
-        raise UserError(WHERE, "validation data is required to compare trials, got validation=0. Leave it out.")
+        raise UserError("weft sweep", "validation data is required to compare trials, got validation=0. Leave it out.")
     measured = ["loss", *trained_task(np.asarray(job.train.labels[:1]), job.loss(), None).makers]
     order = [name.removeprefix("validation_") for name in SELECTION_METRICS]
     return [*sorted(measured, key=lambda name: order.index(name) if name in order else len(order)), SIZE]

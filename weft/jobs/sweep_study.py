@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import RunError, UserError
 from .search_space import ChoiceDimension, Dimension
 from .sweep_record import SweepRecord
-from .sweep_settings import WHERE, grid_of
+from .sweep_settings import grid_of
 
 STARTUP = 5  # trials that are never pruned
 WHY = "why"  # the attribute of a trial that says why it was pruned or has failed, or which one it repeats
@@ -29,7 +29,7 @@ def optuna_package() -> Any:
         if error.name != "optuna":
             raise
         message = "sweeps require the package optuna, which is not installed. Run: pip install 'weft[sweep]'."
-        raise UserError(WHERE, message) from None
+        raise UserError("weft sweep", message) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
@@ -55,9 +55,9 @@ class SweepStudy:
         try:
             return self.optuna.storages.RDBStorage(record.url)
         except (ImportError, ValueError) as error:
-            raise UserError(WHERE, f"storage={record.storage} cannot be used: {_first_line(error)}. PostgreSQL requires: pip install 'weft[postgresql]'.") from error  # fmt: skip
+            raise UserError("weft sweep", f"storage={record.storage} cannot be used: {_first_line(error)}. PostgreSQL requires: pip install 'weft[postgresql]'.") from error  # fmt: skip
         except self._database_errors() as error:
-            raise RunError(WHERE, f"the storage cannot be opened: {_first_line(error)}.") from error
+            raise RunError("weft sweep", f"the storage cannot be opened: {_first_line(error)}.") from error
 
     def trials(self) -> list[Any]:
         """Optuna's records of the trials that have begun, in their order."""
