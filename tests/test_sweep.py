@@ -19,7 +19,7 @@ from weft.jobs import sweep_study
 from weft.jobs.queue import JobQueue
 from weft.jobs.record import DONE, FAILED, LOST, PRUNED, RUNNING, WAITING, State
 from weft.jobs.search_space import ChoiceDimension, RangeDimension, search_space
-from weft.jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep
+from weft.jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep, submit_sweep
 from weft.jobs.sweep_record import FINISHED, SweepMetric, SweepTrial, best_trial, find_sweep, pareto_front, sweeps
 from weft.jobs.sweep_search import SweepSearch
 from weft.jobs.sweep_study import SweepStudy
@@ -363,6 +363,26 @@ def test_a_sweep_of_trainings_ends_with_a_run_that_can_be_used(
     assert best["run"].endswith("runs/classify/mine-2")
     assert main(["sweep"]) == 0
     assert "ended" in capsys.readouterr().out
+
+
+def test_a_sweep_can_be_a_job_itself() -> None:
+    queue = JobQueue("runs")
+    job = submit_sweep(queue, {**SPACE, "trials": 4, "metric": ["accuracy", "size"]}, owner="anna")
+    assert (job.kind, queue.jobs()[0].submitted()["needs"]["slot"]) == ("sweep", "task")
+    assert opened_sweep(job.settings).name == job.settings["name"] == "digits-sweep-1"
+    with pytest.raises(UserError, match="there is no range 'lgo'"):
+        submit_sweep(queue, {**SPACE, "rate": "lgo:1..2"})
+
+
+def test_trials_pause_when_a_search_ends_that_does_not_run_them() -> None:
+    trials = QueuedTrials(opened_sweep({**SPACE, "name": "mine"}), runner=False)
+    with pytest.raises(Killed), trials.serving():
+        trials.start(1, {"model": "mlp", "rate": 0.01})
+        raise Killed
+    assert trials.status(1).is_interrupted
+    trials = QueuedTrials(trials.record, runner=False)
+    trials.start(1, {"model": "mlp", "rate": 0.01})
+    assert trials.status(1).is_active
 
 
 def test_continue_sweep_needs_nobody_else() -> None:

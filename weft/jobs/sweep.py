@@ -18,9 +18,13 @@ from ..errors import UserError
 from ..locks import one_writer
 from ..train.folder import check_run_name
 from .events import Listener
+from .kinds import SWEEP as SWEEP_JOB
+from .queue import JobQueue
+from .record import JobRecord
+from .schema import as_text
 from .sweep_record import SweepRecord, SweepTrial, best_trial, find_sweep, sweeps
 from .sweep_search import SweepListener, SweepSearch
-from .sweep_settings import WHERE, planned, sweep_name, with_counts
+from .sweep_settings import SWEEP, WHERE, checked_sweep, planned, sweep_name, with_counts
 from .sweep_study import SweepStudy, optuna_package
 from .sweep_trials import QueuedTrials
 
@@ -81,6 +85,15 @@ def continue_sweep(record: SweepRecord, listener: SweepListener | None = None, r
             search.run(trials)
         search.write(final=True)
     return SweepResult(record, search.known)
+
+
+def submit_sweep(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:
+    """Check the settings of a sweep and add it to the queue, as a job whose trials are jobs of the queue too. Cancelling or pausing it pauses them."""
+    plan = checked_sweep(given)
+    name = given.get("name") or sweep_name(plan, sweeps(queue.root))
+    check_run_name(WHERE, name)
+    own = {one: as_text(given[one]) for one in SWEEP if given.get(one) is not None}
+    return queue.add({**plan.texts, **own, "name": name}, SWEEP_JOB, owner=owner)
 
 
 def sweep_job(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:

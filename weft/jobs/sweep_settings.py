@@ -112,11 +112,19 @@ def grid_of(space: tuple[Dimension, ...]) -> list[dict[str, str]]:
 
 
 def planned(given: Mapping[str, Any]) -> SweepPlan:
-    """Check the settings of a sweep; what is wrong is said before anything is made. Data that has to be prepared is prepared."""
+    """The plan of a sweep with these settings, which are checked. Data that has to be prepared is prepared."""
+    plan = checked_sweep(given)
+    known = _prepared_metrics(plan)
+    for metric in plan.metrics:
+        if metric.name not in known:
+            raise UserError("weft sweep", f"metric={metric.name} is not measured with these data. {nearest(metric.name, known)}")  # fmt: skip
+    return replace(plan, metrics=plan.metrics or (SweepMetric(known[0]),))
+
+
+def checked_sweep(given: Mapping[str, Any]) -> SweepPlan:
+    """Check settings without opening data. The plan has no metric yet where none is given: that depends on the data."""
     own = validated(WHERE, {name: value for name, value in given.items() if name in SWEEP}, SWEEP)
-    wanted = {
-        name: value for name, value in given.items() if name not in SWEEP and name not in ("name", "runs", "json")
-    }
+    wanted = {name: value for name, value in given.items() if name not in (*SWEEP, "name", "runs", "json")}
     source = data_path(str(wanted["data"])) if wanted.get("data") is not None else None
     if source is not None:
         wanted["data"] = str(source.absolute())  # it may go on from another folder
@@ -126,12 +134,8 @@ def planned(given: Mapping[str, Any]) -> SweepPlan:
     if with_recipe(WHERE, fixed)["data"] is None:
         raise UserError("weft sweep", "data is required, got none: weft sweep data=digits rate=log:1e-4..1e-1.")
     _check_trainings(space, fixed)
-    known = _prepared_metrics(space, fixed)
-    for name in own["metric"] or ():
-        if name not in known:
-            raise UserError("weft sweep", f"metric={name} is not measured with these data. {nearest(name, known)}")
-    metrics = tuple(map(SweepMetric, own["metric"] or known[:1]))
-    sampler, pruner = _search(own, "pruner" in given, tuple(space), len(metrics))
+    metrics = tuple(map(SweepMetric, own["metric"] or ()))
+    sampler, pruner = _search(own, "pruner" in given, tuple(space), max(1, len(metrics)))
     most = len(grid_of(tuple(space))) if sampler == "grid" else math.inf
     texts = {name: as_text(value) for name, value in wanted.items()}
     trials = int(min(own["trials"] or (TRIALS if most == math.inf else most), most))
@@ -162,9 +166,10 @@ def _ends(one: Dimension) -> tuple[Any, ...]:
     return one.values if isinstance(one, ChoiceDimension) else (one.low, one.high)
 
 
-def _prepared_metrics(space: list[Dimension], fixed: Mapping[str, str]) -> list[str]:
+def _prepared_metrics(plan: SweepPlan) -> list[str]:
     """The metrics that are measured with these data, the usual one first. Image files are packed into datasets on the way: once, for all trials."""
-    source = data_path(with_recipe(WHERE, fixed)["data"])
+    space, fixed = plan.space, plan.fixed
+    source = data_path(plan.settings["data"])
     packed = source is not None and is_image_source(source)
     first = {one.name: _ends(one)[0] for one in space}
     lists = [[(one.name, value) for value in _ends(one)] for one in space if packed and one.name in OF_DATA]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from .annotations import annotate
 from .events import events_from
 from .kinds import TRAIN
 from .queue import JobQueue
-from .record import CANCELLED, FAILED, LOST, PRUNED, RUNNING, STOPPED, WAITING, JobRecord
+from .record import CANCELLED, FAILED, LOST, PAUSED, PRUNED, RUNNING, STOPPED, WAITING, JobRecord
 from .runner import Runner
 from .submission import submit
 from .sweep_record import SweepRecord
@@ -83,11 +83,22 @@ class QueuedTrials:
 
     @contextmanager
     def serving(self) -> Iterator[QueuedTrials]:
-        """Inside, trials run. When it is left by an error or a signal, those that this process started stop with a checkpoint and wait."""
+        """Inside, trials run. When it is left by an error or a signal, they stop with a checkpoint until the search goes on."""
         with self._stack:
-            yield self
+            try:
+                yield self
+            except BaseException:
+                if self._runner is None:  # of another process, which would start them again
+                    self._pause()
+                raise
             if self._runner is not None:
                 self._runner.collect()
+
+    def _pause(self) -> None:
+        for job in self._jobs.values():
+            if not job.state.has_ended:
+                with suppress(UserError):  # it has just ended
+                    job.stop(PAUSED)
 
     def step(self) -> None:
         if self._runner is None and self.is_runner and self.queue.runner() is None:
