@@ -20,7 +20,16 @@ from weft.jobs.queue import JobQueue
 from weft.jobs.record import DONE, FAILED, LOST, PRUNED, RUNNING, WAITING, State
 from weft.jobs.search_space import ChoiceDimension, RangeDimension, search_space
 from weft.jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep, submit_sweep
-from weft.jobs.sweep_record import FINISHED, SweepMetric, SweepTrial, best_trial, find_sweep, pareto_front, sweeps
+from weft.jobs.sweep_record import (
+    FINISHED,
+    SweepMetric,
+    SweepRecord,
+    SweepTrial,
+    best_trial,
+    find_sweep,
+    pareto_front,
+    sweeps,
+)
 from weft.jobs.sweep_search import SweepSearch
 from weft.jobs.sweep_study import SweepStudy
 from weft.jobs.sweep_trials import QueuedTrials, TrialStatus
@@ -48,6 +57,9 @@ class FakeTrials:
         if number not in self.started:
             self.starts += 1
             self.started[number], self.rows[number] = dict(values), {}
+
+    def find(self, number: int) -> TrialStatus | None:
+        return self.status(number) if number in self.started else None
 
     def step(self) -> None:
         self.steps += 1
@@ -242,6 +254,28 @@ def test_a_search_that_was_killed_while_asking_chooses_the_rest(
     monkeypatch.setattr(sweep_study, "_suggest", whole)
     found = search(record, trials)
     assert [set(one.settings) for one in found.trials] == [{"model", "rate"}] * 2
+
+
+def test_a_search_that_was_killed_before_it_wrote_the_end_of_a_trial_knows_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # fmt: skip
+    record, trials = opened_sweep({**SPACE, "trials": 3, "pruner": "none"}), FakeTrials(tmp_path / "fake")
+    write = SweepRecord.write_trials
+
+    def dies(self: SweepRecord, rows: list[SweepTrial]) -> None:
+        if any(one.state == FINISHED for one in rows):
+            raise Killed
+        write(self, rows)
+
+    monkeypatch.setattr(SweepRecord, "write_trials", dies)
+    with pytest.raises(Killed):
+        search(record, trials)
+    monkeypatch.setattr(SweepRecord, "write_trials", write)
+    found = search(record, trials)
+    assert trials.starts == 3
+    assert [(one.epoch, Path(str(one.run)).name) for one in found.trials] == [
+        (4, "trial-1"),
+        (4, "trial-2"),
+        (4, "trial-3"),
+    ]
 
 
 def test_one_job_at_a_time_gives_the_same_trials_with_and_without_a_kill(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from .kinds import SWEEP as SWEEP_JOB
 from .queue import JobQueue
 from .record import JobRecord
 from .schema import as_text
-from .sweep_record import SweepRecord, SweepTrial, best_trial, find_sweep, sweeps
+from .sweep_record import SweepRecord, SweepTrial, best_trial, find_sweep, sweeps, without_password
 from .sweep_search import SweepListener, SweepSearch
 from .sweep_settings import SWEEP, WHERE, checked_sweep, planned, sweep_name, with_counts
 from .sweep_study import SweepStudy, optuna_package
@@ -92,6 +92,9 @@ def submit_sweep(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> 
     plan = checked_sweep(given)
     name = given.get("name") or sweep_name(plan, sweeps(queue.root))
     check_run_name(WHERE, name)
+    storage = given.get("storage")
+    if storage is not None and without_password(storage) != storage:
+        raise UserError("weft sweep", "a storage without a password is required, since jobs are kept on disk. Set PGPASSWORD instead.")  # fmt: skip
     own = {one: as_text(given[one]) for one in SWEEP if given.get(one) is not None}
     return queue.add({**plan.texts, **own, "name": name}, SWEEP_JOB, owner=owner)
 

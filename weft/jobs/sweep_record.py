@@ -104,7 +104,7 @@ class SweepRecord:
 
     def write(self) -> None:
         """Write sweep.json. The password of a storage is not kept."""
-        hidden = None if self.storage is None else re.sub(r"(://[^:@/]*):[^@/]*@", r"\1@", self.storage)
+        hidden = None if self.storage is None else without_password(self.storage)
         self.write_json("sweep.json", {
             **self.plan.identity, "trials": self.plan.trials, "jobs": self.plan.jobs, "study": self.study, "storage": hidden,
             "created": self.created,
@@ -169,6 +169,14 @@ def metric_text(metric: SweepMetric, value: float | None) -> str:
     if metric.name == SIZE:
         return f"{value:,.0f}"
     return f"{100 * value:.2f} %" if "accuracy" in metric.name else f"{value:.4g}"
+
+
+def without_password(url: str) -> str:
+    """
+    >>> without_password("postgresql://weft:secret@host/trials")
+    'postgresql://weft@host/trials'
+    """
+    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1@", url)
 
 
 def setting_text(value: Any) -> str:

@@ -38,11 +38,20 @@ class SweepSearch:
 
     def run(self, jobs: TrialJobs) -> None:
         """Run until all trials have ended. Those of a search that was killed come first."""
+        self._recover(jobs)
         for number, values in self.study.unfinished():
             self._start(jobs, number, values)
         self.write()
         while self._step(jobs):
             time.sleep(POLL)
+
+    def _recover(self, jobs: TrialJobs) -> None:
+        """Complete the rows of trials whose end was told to the study, and not written any more."""
+        for trial in self.study.trials():
+            number = trial.number + 1
+            found = None if self._before(number).has_ended or not trial.state.is_finished() else jobs.find(number)
+            if found is not None:
+                self.before[number] = self._live(self._before(number), found)
 
     def _step(self, jobs: TrialJobs) -> bool:
         """Look at the trials once; whether there is more to do."""

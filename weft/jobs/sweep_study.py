@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import RunError, UserError
 from .search_space import ChoiceDimension, Dimension
-from .sweep_record import SweepRecord
+from .sweep_record import SweepRecord, without_password
 from .sweep_settings import grid_of
 
 STARTUP = 5  # trials that are never pruned
@@ -55,7 +55,7 @@ class SweepStudy:
         try:
             return self.optuna.storages.RDBStorage(record.url)
         except (ImportError, ValueError) as error:
-            raise UserError("weft sweep", f"storage={record.storage} cannot be used: {_first_line(error)}. PostgreSQL requires: pip install 'weft[postgresql]'.") from error  # fmt: skip
+            raise UserError("weft sweep", f"storage={without_password(record.storage or '')} cannot be used: {_first_line(error)}. PostgreSQL requires: pip install 'weft[postgresql]'.") from error  # fmt: skip
         except self._database_errors() as error:
             raise RunError("weft sweep", f"the storage cannot be opened: {_first_line(error)}.") from error
 

@@ -61,6 +61,9 @@ class TrialJobs(Protocol):
     def start(self, number: int, values: Mapping[str, Any]) -> None:
         """Start a trial, or find the one that was started under this number. UserError says why its settings cannot be used."""
 
+    def find(self, number: int) -> TrialStatus | None:
+        """How a trial is that an earlier search has started; None if there is none under this number."""
+
     def status(self, number: int) -> TrialStatus: ...
 
     def prune(self, number: int) -> None:
@@ -119,6 +122,13 @@ class QueuedTrials:
         elif _goes_on(job):
             self.queue.resume(job)
         self._jobs[number], self._seen[number] = job, (0, {})
+
+    def find(self, number: int) -> TrialStatus | None:
+        job = self._known.get(trial_name(self.record, number))
+        if job is None:
+            return None
+        self._jobs[number], self._seen[number] = job, (0, {})
+        return self.status(number)
 
     def status(self, number: int) -> TrialStatus:
         job, (place, rows) = self._jobs[number], self._seen[number]
