@@ -61,7 +61,7 @@ def scatter(
     left = MARGIN + max(svg.text_width(label) for label in up.labels) + 8
     frame = _PlotArea(across, up, left, WIDTH - MARGIN - svg.text_width(across.labels[-1]) / 2, top, top + PLOT_HEIGHT)
     parts = [_title(title, unit), *legend, *frame.grid(x)]
-    for index, (name, points) in enumerate(lines.items()):
+    for index, (name, points) in reversed(list(enumerate(lines.items()))):  # the line in front
         known = points[np.isfinite(points[:, 1])]
         if line and index == 0:
             parts.append(svg.path(frame.positions(known), index))

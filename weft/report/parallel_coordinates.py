@@ -93,7 +93,8 @@ def parallel_svg(axes: Sequence[ParallelAxis], marked: int | None, title: str, l
     for x, axis in zip(xs, axes, strict=True):
         parts.append(svg.line(x, TOP, x, TOP + HEIGHT, "axis"))
         parts.append(svg.text(x, TOP - 14, svg.fit(axis.name.replace("_", " "), step), "strong", anchor="middle"))
-        parts += [svg.text(x - 8, _y(place) + 4, svg.fit(text, 80), "soft", anchor="end") for place, text in axis.ticks]
+        gap, anchor = (8, "start") if axis is axes[-1] else (-8, "end")
+        parts += [svg.text(x + gap, _y(at) + 4, svg.fit(text, 80), "soft", anchor=anchor) for at, text in axis.ticks]
     return svg.document(WIDTH, TOP + HEIGHT + 24, title, parts)
 
 
