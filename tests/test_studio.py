@@ -20,7 +20,7 @@ from studio_tools import make_run
 from weft.errors import UserError
 from weft.jobs.queue import JobQueue
 from weft.jobs.record import FAILED
-from weft.jobs.sweep import expand
+from weft.jobs.search_space import expand
 from weft.locks import one_writer
 from weft.studio.access import HEADERS, AccessMiddleware
 from weft.studio.api.runs import inside

@@ -21,9 +21,9 @@ from ..jobs.record import FAILED, WAITING, JobRecord
 from ..jobs.runner import Runner
 from ..jobs.scheduler import clock
 from ..jobs.schema import Setting, count, flag
+from ..jobs.search_space import expand
 from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.slots import machine_slots
-from ..jobs.sweep import expand
 from .arguments import Words, part, read
 from .display import Display
 from .progress import ProgressDisplay

@@ -23,6 +23,7 @@ from .runs import runs as runs
 from .show import devices as devices
 from .show import summary as summary
 from .studio import studio as studio
+from .sweep import sweep as sweep
 from .tpu import tpu as tpu
 from .tracebacks import show_bug as show_bug
 from .training import resume as resume

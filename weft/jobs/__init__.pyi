@@ -13,5 +13,7 @@ from .runner import Runner as Runner
 from .submission import retry as retry
 from .submission import submit as submit
 from .submission import submit_compression as submit_compression
+from .sweep import submit_sweep as submit_sweep
+from .sweep import sweep as sweep
 from .training import resume as resume
 from .training import train as train

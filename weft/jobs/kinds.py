@@ -19,6 +19,7 @@ EMBEDDING = "embedding"
 PREDICT = "predict"
 COMPRESS = "compress"
 PROFILE = "profile"
+SWEEP = "sweep"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -35,6 +36,7 @@ KINDS = {
     PREDICT: ("weft.jobs.predictions", "predict_job"),
     COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
     PROFILE: ("weft.jobs.profile_job", "profile_job"),
+    SWEEP: ("weft.jobs.sweep", "sweep_job"),
 }
 
 

@@ -35,8 +35,13 @@ from .locked_file import locked
 from .needs import JobNeeds, needs_of
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
-PAUSED, CANCELLED, REQUEUED = "paused", "cancelled", "requeued"
-REQUESTS = {PAUSED: STOPPED, CANCELLED: STOPPED, REQUEUED: WAITING}  # and the state that a request ends in
+PAUSED, CANCELLED, REQUEUED, PRUNED = "paused", "cancelled", "requeued", "pruned"
+REQUESTS = {
+    PAUSED: STOPPED,
+    CANCELLED: STOPPED,
+    PRUNED: STOPPED,
+    REQUEUED: WAITING,
+}  # and the state that a request ends in
 LOST = "its process ended without a result: it was killed, or the machine was restarted"
 
 

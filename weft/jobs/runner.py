@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,17 +49,17 @@ class Runner:
     """Starts waiting jobs; `watcher` is called when one starts and when one ends.
 
     `at_once` trainings run on the CPU at the same time. GPUs are shared by memory; `slots` replaces those of the machine. `per_owner` is the
-    most jobs of one person that run at the same time. `threads` is how many threads the programs of each job run on; 0: as many as it would alone.
+    most jobs of one person that run at the same time. `threads` is how many each job computes with; None: as the setting says.
     """
 
     def __init__(
         self, queue: JobQueue, at_once: int = 1, watcher: Watcher = ignore, slots: Sequence[ComputeSlot] | None = None,
-        per_owner: int | None = None, threads: int = 0,
+        per_owner: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         self.queue, self.watcher = queue, watcher
-        self._environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVIDIA's management library counts
-        if threads:
-            self._environment["WEFT_THREADS"] = str(threads)
+        self.environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVIDIA's management library counts
+        if threads is not None:
+            self.environment["WEFT_THREADS"] = str(threads)
         self.offered = RunnerSlots(tuple(machine_slots(at_once) if slots is None else slots), per_owner)
         self._view = QueueView(queue.folder)
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
@@ -72,28 +73,25 @@ class Runner:
         set, it returns, and the jobs it started go on.
         """
         ended = ended or threading.Event()
+        with self.serving():
+            while (self.step() or stay) and not ended.wait(POLL):
+                pass
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Inside, this runner serves the queue: who has a loop of their own calls `step` in it."""
         self.queue.folder.mkdir(parents=True, exist_ok=True)
         self._check_alone()
         with one_writer(self.queue.folder):
             write_slots(self.queue.folder, self.offered)
             try:
-                while (self._step() or stay) and not ended.wait(POLL):
-                    pass
+                yield
             except BaseException:
                 self._give_back()
                 raise
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
-    def _check_alone(self) -> None:
-        other = self.queue.runner()
-        if other is not None and other.is_here:  # the lock itself knows about other machines
-            raise UserError(
-                "jobs", f"process {other.pid} runs the jobs in {self.queue.root} already. It starts new ones too."
-            )
-
-    def _step(self) -> bool:
-        """Start what can start; whether anything runs, or waits and can still start."""
+    def step(self) -> bool:
+        """Note what has ended and start what can start; whether anything runs, or waits and can still start."""
         self._reap()
         jobs = self._view.jobs()
         lost = [one.record for one in jobs if one.state.why == LOST and one.record.folder not in self._processes]
@@ -107,6 +105,22 @@ class Runner:
         startable = not self._view.order().paused and any(not one.schedule.held for one in waiting)
         # Without anything that runs, a job that does not start now never does.
         return bool(active or started or (startable and self._planned[1] is None))
+
+    def collect(self) -> None:
+        """Wait for the processes whose jobs have ended; the others go on."""
+        for folder, process in self._processes.items():
+            if JobRecord(folder).state.has_ended:
+                process.wait()
+        self._reap()
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _check_alone(self) -> None:
+        other = self.queue.runner()
+        if other is not None and other.is_here:  # the lock itself knows about other machines
+            raise UserError(
+                "jobs", f"process {other.pid} runs the jobs in {self.queue.root} already. It starts new ones too."
+            )
 
     def _start_planned(self, jobs: Sequence[JobView], active: set[int]) -> int:
         """Start the jobs of the plan; how many. The same queue has the same plan, but for what is forecast."""
@@ -140,7 +154,7 @@ class Runner:
                 self._processes[job.folder] = subprocess.Popen(
                     command,
                     cwd=job.start_folder,
-                    env={**os.environ, **self._environment},
+                    env={**os.environ, **self.environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

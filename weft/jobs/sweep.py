@@ -1,52 +1,111 @@
-"""Sweeps: a setting with several values, such as rate=0.1,0.03, stands for a training with each of them."""
+"""A sweep: many trainings with different settings, chosen by a sampler, stopped early by a pruner, the best one ready to use.
+
+found = weft.jobs.sweep({"data": "digits", "model": ["lenet", "mlp"], "rate": "log:1e-4..1e-1", "trials": 40, "jobs": 4})
+found.best.run                              # the folder of the best run
+
+Everything is on disk at any time: what was asked in Optuna's study, what runs in the queue of jobs, what was reached in the runs. After a kill the same call
+goes on: trials that run are found again, killed ones continue from their checkpoints, and none is run twice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
-from math import prod
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from .annotations import LONGEST_GROUP
+from ..errors import UserError
+from ..locks import one_writer
+from ..train.folder import check_run_name
+from .events import Listener
+from .kinds import SWEEP as SWEEP_JOB
+from .queue import JobQueue
+from .record import JobRecord
+from .schema import as_text
+from .sweep_record import SweepRecord, SweepTrial, best_trial, find_sweep, sweeps, without_password
+from .sweep_search import SweepListener, SweepSearch
+from .sweep_settings import SWEEP, WHERE, checked_sweep, planned, sweep_name, with_counts
+from .sweep_study import SweepStudy, optuna_package
+from .sweep_trials import QueuedTrials
 
-SWEPT = (
-    "model", "epochs", "batch", "accumulate", "optimizer", "rate", "momentum", "eps", "clip_norm", "schedule", "warmup", "final_rate",
-    "weight_decay", "label_smoothing", "mixup", "cutmix", "average", "dropout", "hidden", "layers", "augment", "precision", "seed", "size",
-    "freeze", "body_rate", "loss",
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The trials of a sweep, and the best of them."""
+
+    record: SweepRecord
+    trials: list[SweepTrial]
+
+    @property
+    def best(self) -> SweepTrial | None:
+        return best_trial(self.record.plan.metrics, self.trials)
 
 
-def expand(given: Mapping[str, str]) -> list[dict[str, str]]:
-    """The settings of every training that these texts stand for: all combinations of the values of lists.
+def sweep(given: Mapping[str, Any], listener: SweepListener | None = None, runner: bool = True) -> SweepResult:
+    """Search the settings that have several values: those of a training, and those of the sweep (trials, jobs, sampler, ...).
 
-    With a name and several trainings, each has the name and its own values as its name. The trainings of a sweep form a group.
-
-    >>> expand({"data": "digits", "rate": "0.1, 0.03", "name": "mine"})
-    [{'data': 'digits', 'rate': '0.1', 'name': 'mine-rate0.1', 'group': 'mine'}, {'data': 'digits', 'rate': '0.03', 'name': 'mine-rate0.03', 'group': 'mine'}]
+    A sweep that was begun with the same settings goes on, also with more trials. With `runner`, this process runs the queue of jobs while no other one does.
     """
-    choices = [[(name, value) for value in values_of(name, text)] for name, text in given.items()]
-    found = [dict(one) for one in product(*choices)]
-    swept = [name for name, text in given.items() if len(values_of(name, text)) > 1]
-    for one in found if swept else ():
-        if given.get("name"):
-            one["name"] = "-".join([given["name"], *(f"{name}{one[name]}" for name in swept)])
-        if not given.get("group"):
-            parts = filter(None, ["sweep", Path(given.get("data", "")).name, *swept])
-            one["group"] = (given.get("name") or "-".join(parts))[:LONGEST_GROUP]
+    return continue_sweep(opened_sweep(given), listener, runner)
+
+
+def opened_sweep(given: Mapping[str, Any]) -> SweepRecord:
+    """The sweep with these settings: one that exists, or a new one."""
+    optuna_package()  # said before data is prepared
+    runs, name, plan = Path(given.get("runs") or "runs"), given.get("name"), planned(given)
+    known = sweeps(runs)
+    if name is not None:
+        check_run_name(WHERE, name)
+    same = [one for one in known.values() if one.plan.identity == plan.identity and name in (None, one.name)]
+    if same:
+        found = replace(same[-1], plan=plan, storage=given.get("storage") or same[-1].storage)
+        if not found.is_searched:
+            found.write()
+        return found
+    if name in known:
+        raise UserError("weft sweep", f"the sweep {name!r} has other settings: {_difference(known[name].plan.identity, plan.identity)}. Give another name=.")  # fmt: skip
+    return SweepRecord.create(runs, name or sweep_name(plan, known), plan, given.get("storage"))
+
+
+def reopened_sweep(runs: str | Path, name: str, trials: int | None = None, jobs: int | None = None) -> SweepRecord:
+    """A sweep by its name, to go on with it."""
+    known = find_sweep(runs, name)
+    found = replace(known, plan=with_counts(known.plan, trials, jobs))
+    if found.plan != known.plan:
+        found.write()
     return found
 
 
-def sweep_size(given: Mapping[str, str]) -> int:
-    """How many trainings these texts stand for, counted before they are made.
+def continue_sweep(record: SweepRecord, listener: SweepListener | None = None, runner: bool = True) -> SweepResult:
+    """Run the trials that are left."""
+    with one_writer(record.folder):
+        search = SweepSearch(record, SweepStudy(record), listener)
+        trials = QueuedTrials(record, runner)
+        with trials.serving():
+            search.run(trials)
+        search.write(final=True)
+    return SweepResult(record, search.known)
 
-    >>> sweep_size({"data": "digits", "rate": "0.1, 0.03", "batch": "32, 64"})
-    4
-    """
-    return prod(len(values_of(name, text)) for name, text in given.items())
+
+def submit_sweep(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:
+    """Check the settings of a sweep and add it to the queue, as a job whose trials are jobs of the queue too. Cancelling or pausing it pauses them."""
+    plan = checked_sweep(given)
+    name = given.get("name") or sweep_name(plan, sweeps(queue.root))
+    check_run_name(WHERE, name)
+    storage = given.get("storage")
+    if storage is not None and without_password(storage) != storage:
+        raise UserError("weft sweep", "a storage without a password is required, since jobs are kept on disk. Set PGPASSWORD instead.")  # fmt: skip
+    own = {one: as_text(given[one]) for one in SWEEP if given.get(one) is not None}
+    return queue.add({**plan.texts, **own, "name": name}, SWEEP_JOB, owner=owner)
 
 
-def values_of(name: str, text: str) -> list[str]:
-    """The values that a text stands for: several for a list of a setting that can be swept, else the text itself."""
-    if name not in SWEPT or "," not in text:
-        return [text]
-    return [part.strip() for part in text.split(",") if part.strip()] or [text]
+def sweep_job(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
+    """The work of a job that is a sweep: the runner of the queue runs its trials too."""
+    sweep(settings, runner=False)
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first setting that two sweeps do not have in common."""
+    was, are = ({**one["settings"], **{n: one[n] for n in ("metrics", "sampler", "pruner")}} for one in (before, now))
+    name = next(name for name in [*was, *are] if was.get(name) != are.get(name))
+    return f"{name} was {was.get(name, 'not given')}, got {are.get(name, 'none')}"

@@ -44,6 +44,34 @@ def curves(series: Mapping[str, Points], title: str, log: bool = False, *, x: st
     return svg.document(WIDTH, frame.bottom + 2 * LINE + MARGIN, title, parts)
 
 
+def scatter(
+    groups: Mapping[str, Points], title: str, line: Points = (), line_name: str = "", *, x: str, unit: str = "", log_x: bool = False,
+) -> str:  # fmt: skip
+    """Dots in groups and a line through points, as SVG.
+
+    >>> scatter({"finished": [(1, 0.9), (2, 0.95)]}, "Trials", x="trial")[:4]
+    '<svg'
+    """
+    named = {**({line_name: line} if line else {}), **groups}
+    lines = {name: _sorted_points(points, False, title) for name, points in named.items()}
+    legend, top = _legend(list(lines))
+    across, up = _axes(lines, False)
+    if log_x:
+        across = make_axis([x for points in lines.values() for x in points[:, 0]], log=True)
+    left = MARGIN + max(svg.text_width(label) for label in up.labels) + 8
+    frame = _PlotArea(across, up, left, WIDTH - MARGIN - svg.text_width(across.labels[-1]) / 2, top, top + PLOT_HEIGHT)
+    parts = [_title(title, unit), *legend, *frame.grid(x)]
+    for index, (name, points) in reversed(list(enumerate(lines.items()))):  # the line in front
+        known = points[np.isfinite(points[:, 1])]
+        if line and index == 0:
+            parts.append(svg.path(frame.positions(known), index))
+            if len(known) > 1:
+                continue
+        said = [f"{name}: {short(b, 4)} at {short(a, 6)}" for a, b in known.tolist()]
+        parts += [svg.dot(*at, index, 3.2, note) for at, note in zip(frame.positions(known), said, strict=True)]
+    return svg.document(WIDTH, frame.bottom + 2 * LINE + MARGIN, title, parts)
+
+
 def learning_rate(points: Points, log: bool = False, *, x: str = "step") -> str:
     """A chart of the learning rate over the steps of a run."""
     return curves({"rate": points}, "Learning rate", log, x=x)

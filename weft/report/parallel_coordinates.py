@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import svg
 from .axes import short
 
 LOG_RATIO = 20.0  # numbers that differ by more are on a logarithmic axis
 MAX_LABELS = 8
+WIDTH, HEIGHT, TOP, SIDE = 1120.0, 300.0, 64.0, 90.0  # of a picture
 DEFAULTS = 0.2  # the part of an axis of numbers below them, for settings that were left out
 
 
@@ -74,3 +76,39 @@ def _is_number(value: Any) -> bool:
 
 def _word(value: Any) -> str:
     return "none" if value is None else str(value)
+
+
+def parallel_svg(axes: Sequence[ParallelAxis], marked: int | None, title: str, low_is_better: bool = False) -> str:
+    """The axes with a line for each run as SVG: the better, the stronger; the `marked` one in another colour and in front."""
+    step = (WIDTH - 2 * SIDE) / max(1, len(axes) - 1)
+    xs = [SIDE + step * i for i in range(len(axes))]
+    parts = [svg.text(16, 29, title, "title")]
+    count = len(axes[-1].places) if axes else 0
+    for index in sorted(range(count), key=lambda i: i == marked):
+        places = [axis.places[index] for axis in axes]
+        strength = 1 - places[-1] if low_is_better else places[-1]
+        parts.append(
+            _curve(xs, places, 1 if index == marked else 0, 1.0 if index == marked else 0.12 + 0.6 * strength**2)
+        )
+    for x, axis in zip(xs, axes, strict=True):
+        parts.append(svg.line(x, TOP, x, TOP + HEIGHT, "axis"))
+        parts.append(svg.text(x, TOP - 14, svg.fit(axis.name.replace("_", " "), step), "strong", anchor="middle"))
+        gap, anchor = (8, "start") if axis is axes[-1] else (-8, "end")
+        parts += [svg.text(x + gap, _y(at) + 4, svg.fit(text, 80), "soft", anchor=anchor) for at, text in axis.ticks]
+    return svg.document(WIDTH, TOP + HEIGHT + 24, title, parts)
+
+
+def _y(place: float) -> float:
+    return TOP + (1 - place) * HEIGHT
+
+
+def _curve(xs: Sequence[float], places: Sequence[float], series: int, opacity: float) -> str:
+    """A smooth line through its place on each axis."""
+    found = [f"M{xs[0]:.1f} {_y(places[0]):.1f}"]
+    for i in range(1, len(xs)):
+        bend = (xs[i] - xs[i - 1]) / 2
+        found.append(
+            f"C{xs[i - 1] + bend:.1f} {_y(places[i - 1]):.1f} {xs[i] - bend:.1f} {_y(places[i]):.1f} {xs[i]:.1f} {_y(places[i]):.1f}"
+        )
+    wide = ' style="stroke-width:3"' if opacity == 1.0 else ""
+    return f'<path d="{"".join(found)}" class="s{series}" opacity="{opacity:.2f}"{wide}/>'

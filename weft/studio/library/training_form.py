@@ -18,8 +18,8 @@ from ...jobs.optimizers import schedule
 from ...jobs.queue import JobQueue
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
+from ...jobs.search_space import SWEPT, expand, sweep_size, values_of
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep import SWEPT, expand, sweep_size, values_of
 from ...knobs import knobs
 from ...ops.convert import asarray
 from ...zoo.catalogue import ALIASES, FACTS, default_rate
