@@ -72,6 +72,9 @@ SETTINGS: dict[str, Setting] = {
     "epochs": Setting(count, 10, "passes over the training data", "training"),
     "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
+    "parallel": Setting(str, None, "processes that share every batch: data:4", "training"),
+    "micro_batches": Setting(count, None, "parts that a batch is computed in; default: one a process", "training"),
+    "zero": Setting(whole, 0, "ZeRO: 1 shares optimizer state between processes, 2 gradients too", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),
     "seed": Setting(seed, 0, "seed of all random numbers", "training"),
 

@@ -14,7 +14,6 @@ import numpy as np
 from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
-from ..locks import one_writer
 from ..ops.convert import asarray
 from ..report.text_format import counted
 from ..runtime import device as find_device
@@ -33,6 +32,7 @@ from .fold_results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
+from .parallel_training import in_processes, leads, needs_processes, with_ranks, writing
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of
@@ -44,6 +44,10 @@ SHOW_SECONDS = 0.1  # between two progress events
 
 def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
     """Train a network with validated settings; the run folder, or None where none is kept."""
+    settings = with_ranks(settings)
+    if needs_processes(settings):
+        check_settings("train", settings)
+        return in_processes(settings, train, settings, listener=listener)
     recorder = Recorder(listener)
     with training_on(settings["device"]) as device:
         check_settings("train", settings)
@@ -69,8 +73,10 @@ def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Lis
 def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
     """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
     recorder, changed = Recorder(listener), given or {}
-    with one_writer(folder):
-        told = settings_of("resume", folder)
+    told = settings_of("resume", folder)
+    if needs_processes({**told, **changed}):
+        return in_processes({**told, **changed}, resume, folder, changed, listener=listener)
+    with writing(folder):
         if (folder / ENSEMBLE).exists():
             raise UserError("weft resume", f"a run that was trained is required, got {folder}, which weft ensemble made. Resume its members.")  # fmt: skip
         settings = {**told, "max_seconds": None, "json": False, **changed}
@@ -132,17 +138,18 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
 
             def begin() -> Path:
                 run = _new_run(job)
-                held.enter_context(one_writer(run.path))
+                held.enter_context(writing(run.path))
                 begun.append(run.path)
                 _annotate(run.path, job.settings)
                 _begin_run(run, job, recorder)
                 return run.path
 
-            if folder is not None:
+            if folder is not None and leads():
                 _begin_run(RunFolder(folder), job, recorder)
             recorder.show("activity", text="compiling the training step")
             result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, recorder)
-            _finish(job, result, recorder, cost)
+            if leads():
+                _finish(job, result, recorder, cost)
             return result.folder
     except (KeyboardInterrupt, Terminated) as stop:
         how = "terminated" if isinstance(stop, Terminated) else "stopped"
@@ -164,7 +171,7 @@ def _trained(
         precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
+        parallel=settings["parallel"], micro_batches=settings["micro_batches"], folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 

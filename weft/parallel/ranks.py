@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
 from ..mesh.control import MOST_RANKS, ControlPage
 from ..mesh.mesh import control_page
 from ..mesh.world import GROUP, RANK, SIZE
+from ..signals import Terminated, handling, terminable, terminate
 
 GRACE = 5.0  # seconds that the other processes have to end, once one has failed
 
@@ -55,8 +56,21 @@ class RankPool:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call a function in all processes; what each returned, by rank."""
+    def run(
+        self, function: Callable[..., Any], *args: Any, listener: Callable[[Any], None] = lambda told: None
+    ) -> list[Any]:
+        """Call a function in all processes; what each returned, by rank. `listener` is called with what they `tell`.
+
+        Ctrl-C and SIGTERM are passed on to the processes, which may end their work in order, and raised here when they have.
+        """
+        with self._passing_on_signals():
+            results = self._collected(function, args, listener)
+        stopped = next((r for r in results.values() if isinstance(r, _Stopped)), None)
+        if stopped is not None:
+            raise KeyboardInterrupt if self._interrupted else Terminated
+        return [results[rank] for rank in range(len(self._pipes))]
+
+    def _collected(self, function: Callable[..., Any], args: Any, listener: Callable[[Any], None]) -> dict[int, Any]:
         for pipe in self._pipes:
             with suppress(BrokenPipeError):
                 pipe.send((function, args))
@@ -66,14 +80,33 @@ class RankPool:
             for ready in wait(list(waiting), 0.2):
                 rank = waiting[int(ready)]  # type: ignore[arg-type]
                 try:
-                    results[rank] = self._pipes[rank].recv()
+                    found = self._pipes[rank].recv()
+                    if isinstance(found, _Told):
+                        listener(found.what)
+                    else:
+                        results[rank] = found
                 except (EOFError, ConnectionResetError):
                     self.control.give_up(rank, _death(self._processes[rank]))
         if self.control.failure is not None:
             rank, reason = self.control.failure
             self.close()
             raise RunError("parallel", f"rank {rank} {reason}")
-        return [results[rank] for rank in range(len(self._pipes))]
+        return results
+
+    @contextmanager
+    def _passing_on_signals(self) -> Iterator[None]:
+        self._interrupted = False
+
+        def pass_on(number: int, frame: object) -> None:
+            self._interrupted = number == signal.SIGINT
+            for process in self._processes:
+                process.terminate()
+
+        with (
+            handling(signal.SIGINT, pass_on, (signal.default_int_handler,)),
+            handling(signal.SIGTERM, pass_on, (signal.SIG_DFL, terminate)),
+        ):
+            yield
 
     def close(self) -> None:
         """End all processes."""
@@ -93,16 +126,38 @@ class RankPool:
 def _serve(pipe: Connection) -> None:
     """The main loop of a process of a pool."""
     page = control_page()
+    _pipe.append(pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
     while (job := pipe.recv()) is not None:
         function, args = job
         try:
-            result = function(*args)
+            with terminable():
+                result = function(*args)
+        except Terminated:
+            result = _Stopped()
         except BaseException as error:
             page.give_up(page.rank, f"failed: {describe(error)}")
             return
         pipe.send(result)
     page.end()
+
+
+class _Told(NamedTuple):
+    """Something that a function tells before it returns."""
+
+    what: Any
+
+
+class _Stopped(NamedTuple):
+    """The result of a function that SIGTERM has ended."""
+
+
+_pipe: list[Connection] = []  # of this process, if it is one of a pool
+
+
+def tell(what: Any) -> None:
+    """Tell the listener of `RankPool.run` something, from one of its processes."""
+    _pipe[0].send(_Told(what))
 
 
 def describe(error: BaseException) -> str:

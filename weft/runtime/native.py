@@ -128,6 +128,7 @@ class NativeExecutable:
         with self._as_made():
             code, facts = _code(graph, self.updates, options, constants)
         self.facts = facts
+        self._collective_order = facts.collectives
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
         linked = [*symbols(), *((s, compiler.library.address(s, _import_generators)) for s in facts.symbols)]
@@ -262,7 +263,7 @@ class NativeExecutable:
             if self.facts.kept:
                 self._keep(again)
             if self._collectives is not None:
-                self._collectives.verify(lambda: f"{self.facts.collectives} {self.options.key} {self.graph.text()}")
+                self._collectives.verify(lambda: f"{self._collective_order} {self.options.key} {self.graph.text()}")
             timeline = RECORDING.active
             if timeline is None:
                 self._team.run(self._main, self._frame_address)
