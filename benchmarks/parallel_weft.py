@@ -13,19 +13,19 @@ from weft import nn, optim, parallel, zoo
 from .parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
 
 
-def step_times(n: int, names: list[str]) -> dict[str, float]:
-    """The time of a step of each network in the slowest of n ranks."""
+def step_times(n: int, names: list[str], exchange: bool = True) -> dict[str, float]:
+    """The time of a step of each network in the slowest of n ranks; without `exchange` they do not average, only run at the same time."""
     with parallel.RankPool(n, threads=1) as pool:
-        return {name: max(pool.run(_step, name, n)) for name in names}
+        return {name: max(pool.run(_step, name, n, exchange)) for name in names}
 
 
-def _step(name: str, n: int) -> float:
+def _step(name: str, n: int, exchange: bool) -> float:
     mesh = parallel.Mesh(data=n)
     weft.seed(0)
     model = network(name)
     x, y = batch_of(name, mesh.index("data"))
     model(x[:1])
-    optimizer = optim.sgd(model, rate=0.01, momentum=0.9, axis="data")
+    optimizer = optim.sgd(model, rate=0.01, momentum=0.9, axis="data" if exchange else None)
 
     @weft.jit
     def step(x: Any, y: Any) -> Any:

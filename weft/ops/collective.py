@@ -10,7 +10,7 @@ own) or one loss that all of them compute alike (`loss="shared"`: model parallel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..dtypes import int64
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..mesh import mesh as meshes
-from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, emit, number
+from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, emit, emit_all, number
 from .creation import zeros
 from .declare import accept
 from .elementwise import astype, where
@@ -74,6 +74,31 @@ def all_reduce(x: ArrayLike, axis: str, combine: str = "sum", loss: str = "summe
     16-bit floats are summed in float32. The order of the sum is a tree over the processes.
     """
     return _collective(_ALL_REDUCE, x, axis, combine, loss)
+
+
+def _bucket_infer(inputs: tuple[Node, ...], axis: str, mesh: Axes) -> tuple[Type, ...]:
+    _size("all_reduce_bucket", axis, mesh)
+    for x in inputs:
+        accept("all_reduce_bucket", x.dtype, "numeric")
+    return tuple(x.type for x in inputs)
+
+
+_BUCKET: Op = Op(
+    "all_reduce_bucket", "collective", _bucket_infer,
+    lambda inputs, axis, mesh: tuple(meshes.run_collective("all_reduce", x, axis, mesh, "sum", "summed") for x in inputs),
+    lambda gs, ys, inputs, axis, mesh: tuple(emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "summed")) for g in gs),
+    ("axis", "mesh"), own_kernels=True, precision="exact",
+    batch=lambda call, op, *params: emit_all(op, tuple(call.all()), params),
+)  # fmt: skip
+
+
+def all_reduce_many(tensors: Sequence[Tensor], axis: str) -> list[Tensor]:
+    """The sums of several tensors over all processes along an axis, as one collective: engines may send them together."""
+    mesh = meshes.current()
+    if mesh.size(axis) == 1 or not tensors:
+        return list(tensors)
+    found = emit_all(_BUCKET, tuple(tensors), (axis, mesh.axes))
+    return list(found) if TRACING.watch is not None else [y.realize() for y in found]
 
 
 # --- all_gather and reduce_scatter: each other's derivatives ------------------------------------------------------------------------------

@@ -7,15 +7,15 @@ the parts are gathered (ZeRO): zero=1 sums whole gradients, zero=2 gives each pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ..dtypes import int64
 from ..errors import UserError
 from ..mesh import mesh as meshes
-from ..ops.collective import all_gather, all_reduce, axis_index, reduce_scatter
+from ..ops.collective import all_gather, all_reduce, all_reduce_many, axis_index, reduce_scatter
 from ..ops.creation import zeros
-from ..ops.movement import concat, cut, pad_axis, reshape
+from ..ops.movement import pad_axis, reshape
 from ..tensor import Tensor
 from .transform import Transform
 
@@ -75,8 +75,10 @@ class Replicated(Alone):
         return axis_index(self.axis)
 
     def sums(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        found = _in_buckets([reshape(g, (-1,)) for g in gs], lambda bucket: all_reduce(bucket, self.axis))
-        return [reshape(total, g.shape) for total, g in zip(found, gs, strict=True)]
+        sums: dict[int, Tensor] = {}
+        for bucket in _buckets(gs):
+            sums |= zip(bucket, all_reduce_many([gs[i] for i in bucket], self.axis), strict=True)
+        return [sums[i] for i in range(len(gs))]
 
     def agreed(self, flag: Tensor) -> Tensor:
         return all_reduce(flag.astype("int32"), self.axis, "min") > 0
@@ -103,19 +105,18 @@ class Sharded(Replicated):
     def sums(self, gs: Sequence[Tensor]) -> list[Tensor]:
         if self.zero == 1:
             return [self._part(g) for g in super().sums(gs)]
-        return _in_buckets([self._rows(g) for g in gs], lambda bucket: reduce_scatter(bucket, self.axis))
+        return [reduce_scatter(self._rows(g), self.axis) for g in gs]
 
     def total(self, x: Tensor) -> Tensor:
         return all_reduce(x, self.axis)
 
     def whole(self, parts: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
-        gathered = _in_buckets(parts, lambda bucket: all_gather(bucket, self.axis))
-        return [reshape(reshape(g, (-1,))[: prod(p.shape)], p.shape) for g, p in zip(gathered, parameters, strict=True)]
+        return [self._assembled(all_gather(part, self.axis), p) for part, p in zip(parts, parameters, strict=True)]
 
     def gathered(self, state: Tensor, p: Tensor) -> Tensor:
         if not state.ndim:  # a count
             return state
-        return reshape(reshape(all_gather(state.detach(), self.axis), (-1,))[: prod(p.shape)], p.shape)
+        return self._assembled(all_gather(state.detach(), self.axis), p)
 
     def local(self, state: Tensor, p: Tensor) -> Tensor:
         return self._part(state) if state.ndim else state
@@ -125,6 +126,9 @@ class Sharded(Replicated):
         count = prod(x.shape)
         length = -(-count // self.size)
         return reshape(pad_axis(reshape(x, (-1,)), 0, 0, length * self.size - count), (self.size, length))
+
+    def _assembled(self, rows: Tensor, p: Tensor) -> Tensor:
+        return reshape(reshape(rows, (-1,))[: prod(p.shape)], p.shape)
 
     def _part(self, x: Tensor) -> Tensor:
         return self._rows(x)[axis_index(self.axis)]
@@ -137,26 +141,13 @@ def sharing(axis: str | None, zero: int) -> Alone:
     return Sharded(axis, zero) if zero else Replicated(axis)
 
 
-def _in_buckets(tensors: Sequence[Tensor], call: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """A collective of many tensors, joined along their last axis in buckets, and its results cut again."""
-    done: dict[int, Tensor] = {}
-    for bucket in _buckets(tensors):
-        joined = [tensors[i] for i in bucket]
-        result, begin = call(joined[0] if len(joined) == 1 else concat(joined, axis=-1)), 0
-        for i in bucket:
-            end = begin + tensors[i].shape[-1]
-            done[i] = cut(result, result.ndim - 1, begin, end)
-            begin = end
-    return [done[i] for i in range(len(tensors))]
-
-
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Numbers of tensors of one dtype, of up to BUCKET_BYTES together; the last parameters first, whose gradients are made first."""
+    """Numbers of tensors, of up to BUCKET_BYTES together; the last parameters first, whose gradients are made first."""
     bucket: list[int] = []
     filled = 0
     for i in reversed(range(len(tensors))):
         nbytes = tensors[i].size * tensors[i].dtype.itemsize
-        if bucket and (filled + nbytes > BUCKET_BYTES or tensors[i].dtype is not tensors[bucket[0]].dtype):
+        if bucket and filled + nbytes > BUCKET_BYTES:
             yield bucket
             bucket, filled = [], 0
         bucket.append(i)

@@ -14,8 +14,11 @@ ARGUMENTS = ("x0", "y", "count", "detail", "axis", "tag", "status", "tid", "thre
 _BY_PARTS = ("all_gather", "all_to_all")  # whose results have a part from each process
 
 
-def phase(op: Op, params: Sequence[Any], result: Type) -> PlanPhase:
-    """The call of the native function. Its symbol says everything that its code depends on; its tag tells one collective from another."""
+def phase(op: Op, params: Sequence[Any], result: Type, number: int | None = None) -> PlanPhase:
+    """The call of the native function. Its symbol says everything that its code depends on; its tag tells one collective from another.
+
+    `number`: of the operand and result, if the op has several.
+    """
     known = dict(zip(op.params, params, strict=True))
     mesh = known["mesh"]
     size = dict(mesh)[known["axis"]]
@@ -23,9 +26,10 @@ def phase(op: Op, params: Sequence[Any], result: Type) -> PlanPhase:
         "count": prod(result.shape) // (size if op.name in _BY_PARTS else 1),
         "detail": known.get("detail", 0),
         "axis": [name for name, _ in mesh].index(known["axis"]),
-        "tag": crc32(f"{op.name} {tuple(params)} {result}".encode()) & 0xFFFF,
+        "tag": crc32(f"{op.name} {tuple(params)} {result} {number}".encode()) & 0xFFFF,
     }
     symbol = f"collective.{op.name}.{result.dtype.name}.{known.get('combine', 'none')}.{size}"
-    names = [name if op.arity or name != "x0" else "y" for name in ARGUMENTS]
-    reads = frozenset({"x0"} if op.arity else ())
-    return PlanPhase(symbol, tuple(numbers.get(name, name) for name in names), reads, frozenset({"y"}))
+    x, y = ("x0", "y") if number is None else (f"x{number}", f"y{number}")
+    known_names = {"x0": x if op.arity else y, "y": y, **numbers}
+    reads = frozenset({x} if op.arity else ())
+    return PlanPhase(symbol, tuple(known_names.get(name, name) for name in ARGUMENTS), reads, frozenset({y}))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from llvmlite import ir
 
 from ....dtypes import DType, as_dtype
-from ....graph.node import Node
+from ....graph.node import OPS, Node
 from ...ir.plan import Plan
 from ..ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module, vector
 from ..library import library
@@ -51,6 +51,13 @@ def make(symbol: str) -> ir.Module:
 def plan(node: Node, threads: int) -> Plan:
     """The plan of a collective."""
     return Plan(node.op.name, (phase(node.op, node.params, node.type),), 0, 0)
+
+
+def plan_bucket(node: Node, threads: int, wanted: frozenset[int]) -> Plan:
+    """The plan of the sums of several tensors: one after the other, since there is no latency that one message would save."""
+    params = (*node.get_params("axis", "mesh"), "sum", "summed")
+    phases = [phase(OPS["all_reduce"], params, node.outputs[i], i) for i in sorted(wanted)]
+    return Plan(node.op.name, tuple(phases), 0, 0)
 
 
 def tree(values: Sequence[T], add: Callable[[T, T], T]) -> T:

@@ -22,6 +22,7 @@ PLANS: dict[
     "cumsum": cumulate.plan,
     "cumprod": cumulate.plan,
     "sparse_matmul": sparse.plan,
+    "all_reduce_bucket": collective.plan_bucket,
     **dict.fromkeys(
         ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "axis_index"),
         collective.plan,
