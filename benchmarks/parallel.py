@@ -3,10 +3,12 @@
     python -m benchmarks.parallel                          ranks 1, 2, 4, ... up to the cores
     python -m benchmarks.parallel ranks=1,8 only=resnet    some of it
     python -m benchmarks.parallel reduce=true              all-reduce alone, beside gloo and MPI
+    python -m benchmarks.parallel peers=none               weft alone
     python -m benchmarks.parallel save=FILE.json           keep the numbers
 
 Every rank has one thread and a batch of its own; the time of a step is the median over steps of the slowest rank. weft and torch take
-turns: for each number of ranks, first the one, then the other. Efficiency is the time of one rank over that of n.
+turns: for each number of ranks, first the one, then the other. Efficiency is the time of one rank over that of n; "apart" is that of n
+ranks that do not exchange anything: what caches, memory and clock leave of it.
 """
 
 from __future__ import annotations
@@ -31,21 +33,23 @@ def main(words: list[str]) -> None:
     ranks = [n for n in ranks if n <= cores]
     found: dict[str, Any] = {"cores": cores, "batch": BATCH, "steps": {}, "reduce": {}}
     if "reduce" not in given:
-        measure_steps(ranks, [n for n in NETWORKS if given.get("only", "") in n], found["steps"])
+        names = [n for n in NETWORKS if any(part in n for part in given.get("only", "").split(","))]
+        measure_steps(ranks, names, found["steps"], given.get("peers") != "none")
     if "only" not in given:
         measure_reduce([n for n in ranks if n > 1], found["reduce"])
     if "save" in given:
         Path(given["save"]).write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measure_steps(ranks: list[int], names: list[str], found: dict[str, Any]) -> None:
+def measure_steps(ranks: list[int], names: list[str], found: dict[str, Any], peers: bool) -> None:
     """Print the time of a step of each network at each number of ranks."""
-    columns = ("weft ms", "efficiency", "torch ms", "efficiency", "ratio")
+    columns = ("weft ms", "efficiency", "apart ms", "apart", "torch ms", "efficiency", "ratio")
     print(f"{'network':<12}{'ranks':>6}" + "".join(f"{c:>12}" for c in columns), flush=True)
     for n in ranks:
         times = {
             "weft": parallel_weft.step_times(n, names),
-            "torch": _try(lambda n=n: parallel_torch.step_times(n, names)),
+            "apart": parallel_weft.step_times(n, names, exchange=False),
+            "torch": _try(lambda n=n: parallel_torch.step_times(n, names)) if peers else {},
         }
         for name in names:
             row = found.setdefault(name, {})
@@ -56,7 +60,7 @@ def measure_steps(ranks: list[int], names: list[str], found: dict[str, Any]) -> 
 def _cells(row: dict[int, dict[str, float | None]], n: int) -> str:
     ours, theirs = row[n]["weft"], row[n]["torch"]
     text = ""
-    for kind, t in (("weft", ours), ("torch", theirs)):
+    for kind, t in (("weft", ours), ("apart", row[n]["apart"]), ("torch", theirs)):
         first = row[min(row)][kind]
         text += f"{1e3 * t:12.2f}{first / t:12.2f}" if t and first else f"{'-':>12}{'-':>12}"
     return text + (f"{theirs / ours:12.2f}" if ours and theirs else "")
