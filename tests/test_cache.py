@@ -5,13 +5,18 @@ import json
 import multiprocessing
 import os
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weft.compiler import disk_cache as cache
+from weft.compiler import store
 from weft.compiler.disk_cache import ObjectCache, default_folder
+from weft.knobs import knobs
 
 KEY, CONTENT = "aarch64 neoverse-n1 matmul", bytes(range(64))
 HEAD = cache._HEAD.size
@@ -289,3 +294,31 @@ def test_processes_share_a_folder(tmp_path: Path) -> None:
     last = ObjectCache(tmp_path, 12_000)
     last.put("0", content_of("0"))
     assert total(tmp_path) <= 12_000
+
+
+def test_one_of_several_makes_an_entry_and_the_others_wait_for_it(tmp_path: Path) -> None:
+    """Processes that train together need the same programs at the same moment; flock holds between threads as between processes."""
+    made = []
+    together = threading.Barrier(4)
+
+    def make() -> bytes:
+        made.append(1)
+        time.sleep(0.1)
+        return b"code"
+
+    def ask() -> bytes:
+        together.wait()
+        with knobs.set(cache=str(tmp_path)):
+            return store.kept("a program", make)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [one.result() for one in [pool.submit(ask) for _ in range(4)]]
+    assert found == [b"code"] * 4
+    assert len(made) == 1
+    assert not list(tmp_path.glob("*.making"))
+
+
+def test_a_folder_that_cannot_be_written_to_locks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with knobs.set(cache=str(tmp_path / "file")):
+        assert store.kept("a program", lambda: b"code") == b"code"

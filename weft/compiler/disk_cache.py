@@ -7,22 +7,27 @@ such as a read-only folder or a full disk, only mean that nothing is cached.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
 import secrets
 import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
 _MAGIC = b"weft object\n"
 _VERSION = 1
 _HEAD = struct.Struct("<12sIQQ32s")  # magic, version, bytes of the key, bytes of the content, checksum of both
-_OURS = re.compile(r"[0-9a-f]{40}\.(weft|[0-9a-f]{16}\.part)")
+_OURS = re.compile(r"[0-9a-f]{40}\.(weft|making|[0-9a-f]{16}\.part)")
 _KEEP = 0.8  # of the limit: evict down to this, so that not every new file evicts an old one
 _UNCHECKED = (
     1 / 64
 )  # of the limit: bytes that a process writes until it measures the folder again, which takes time for every file in it
+_PATIENCE = 120.0  # seconds that a process waits for another one that makes an entry
 _written: dict[Path, float] = {}  # bytes since this process measured a folder
 
 
@@ -57,6 +62,24 @@ class ObjectCache:
             self._bound(self.folder, len(packed))
         except OSError:
             return
+
+    @contextmanager
+    def making(self, key: str) -> Iterator[bool]:
+        """Around the making of an entry: waits while another process or thread makes the same one; whether one did.
+
+        One that takes too long, or was stopped, is not waited for: then both make it. The same where the folder cannot be written to.
+        """
+        path = None if self.folder is None else self.folder / f"{digest(key)}.making"
+        try:
+            file = -1 if path is None else _opened_lock(path)
+        except OSError:
+            file = -1
+        try:
+            yield file >= 0 and _wait_for(file)
+        finally:
+            if file >= 0 and path is not None:
+                _delete(path)  # before it is released: who waits has it open already
+                os.close(file)
 
     def size(self) -> tuple[int, int]:
         """Bytes and number of its files."""
@@ -136,6 +159,28 @@ def _write(path: Path, packed: bytes) -> None:
     except BaseException:
         _delete(part)
         raise
+
+
+def _opened_lock(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _wait_for(file: int) -> bool:
+    """Lock a file; whether somebody else had locked it."""
+    deadline = time.monotonic() + _PATIENCE
+    waited = False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return waited
+        except BlockingIOError:
+            waited = True
+            if time.monotonic() > deadline:
+                return waited
+            time.sleep(0.01)
+        except OSError:  # a file system without locks
+            return waited
 
 
 def _delete(path: str | Path) -> None:
