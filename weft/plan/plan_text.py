@@ -109,6 +109,7 @@ def _why_not(plan: PrintablePlan, best: StepPrediction, row: StepPrediction) -> 
         "waits in the pipeline": row.waiting - best.waiting,
         "communicates activations or more than can be hidden": row.exposed - best.exposed,
         "computes longer: smaller pieces, unequal stages": row.compute - best.compute,
+        "copies and updates more parameters": row.copies + row.update - best.copies - best.update,
     }
     worst = max(causes, key=lambda name: causes[name])
     share = f"{slower:.0%} slower" if slower < 1 else f"{1 + slower:.1f} times as slow"

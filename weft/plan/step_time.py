@@ -95,13 +95,14 @@ def predict(
     reduced = _Reduction(cluster, data, split, min(bucket, heaviest) if cluster.overlap else heaviest)
     hidden_by = [(layer.backward.at(micro / split.model), layer.parameters / split.model) for layer in reversed(work.layers)]  # fmt: skip
     spent, late = reduced.overlapped(hidden_by) if split.pipeline == 1 else reduced.after(heaviest)
-    parts = exchanged[0] if split.pipeline == 1 else max(exchanged) * split.micro_batches
+    slowest = max(range(len(stages)), key=lambda i: times[i] + exchanged[i])
+    parts = exchanged[slowest] * split.micro_batches
     copies = cluster.copy_seconds(COPIES * heaviest, split.ranks) if split.data > 1 else 0.0
     update = work.update / inner / (split.data if split.zero else 1)
     return StepPrediction(
         split, batch * split.ranks, alone.seconds(batch), busy - parts, total - busy - sends, parts + sends + spent,
         parts + sends + late, copies, update, reduced.algorithm(heaviest),
-        rank_memory(work, split, stages, batch, reduced.bucket),
+        rank_memory(work, split, stages, batch, reduced.bucket, cluster.overlap),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..insight.layer_profile import KernelProfile, LayerProfile, summed
 from ..insight.machines import DescribedMachine
 from ..insight.memory_timeline import MemoryTimeline, memory_timeline
-from ..insight.memory_values import ACTIVATIONS, CALL, OPTIMIZER, PARAMETERS
+from ..insight.memory_values import ACTIVATIONS, CALL, OPTIMIZER, PARAMETERS, live_bytes
 from ..insight.profile import ProgramProfile, profile
 from ..insight.profile_record import block_of
 from ..insight.projection import project
@@ -64,6 +64,7 @@ class LayerWork:
     backward: BatchLine = BatchLine()
     parameters: float = 0.0  # bytes
     activations: BatchLine = BatchLine()  # bytes kept for the backward pass
+    live: BatchLine = BatchLine()  # most bytes in the arena while its backward pass runs
     output: float = 0.0  # bytes of the result, for each example
     split_sizes: tuple[
         tuple[float, float], ...
@@ -81,7 +82,7 @@ class StepWork:
     layers: tuple[LayerWork, ...]  # in the order of the forward pass
     update: float  # seconds
     optimizer_state: float  # bytes
-    temporaries: BatchLine = BatchLine()  # bytes that the planned arena has beside activations
+    forward_live: BatchLine = BatchLine()  # most bytes in the arena during the forward pass
     inputs: BatchLine = BatchLine()  # bytes of arguments and results
     where: str = ""  # the machine whose times these are
     profiles: tuple[tuple[int, ProgramProfile], ...] = field(default=(), repr=False, compare=False)  # by batch size
@@ -156,7 +157,7 @@ def work_of(
     """Put together what was measured at two batch sizes; the first one is the one that matters."""
     (batch, found), (other, _) = profiles
     times = [_phase_times(summed(k, lambda scope: scope)) for _, k in kernels]
-    activations = [_sizes(t, ACTIVATIONS) for t in timelines]
+    activations, live = [_sizes(t, ACTIVATIONS) for t in timelines], [_arena_live(t) for t in timelines]
     parameters = _sizes(timelines[0], PARAMETERS)
     outputs = _outputs(found, batch)
     exchanged = _split_sizes(found, timelines[0], batch)
@@ -169,15 +170,17 @@ def work_of(
     layers = tuple(
         LayerWork(
             name, line(times, (name, "forward")), line(times, (name, "backward")), parameters.get(name, 0.0),
-            line(activations, name), outputs.get(name, 0.0), tuple(exchanged.get(name, ())),
+            line(activations, name), line(live, (name, "backward")), outputs.get(name, 0.0), tuple(exchanged.get(name, ())),
         )
         for name in names
     )  # fmt: skip
     update = sum(seconds for (_, phase), seconds in times[0].items() if phase == UPDATE)
     state = sum(_sizes(timelines[0], OPTIMIZER).values())
-    rest = [{"": max(0.0, t.arena - sum(a.values()))} for t, a in zip(timelines, activations, strict=True)]
+    forward = [{"": max((n for (_, phase), n in one.items() if phase == "forward"), default=0.0)} for one in live]
     passed = [{"": sum(_sizes(t, CALL).values())} for t in timelines]
-    return StepWork(layers, update, state, line(rest, ""), line(passed, ""), where, tuple(profiles), tuple(timelines))
+    return StepWork(
+        layers, update, state, line(forward, ""), line(passed, ""), where, tuple(profiles), tuple(timelines)
+    )
 
 
 def _phase_times(layers: Iterable[LayerProfile]) -> dict[tuple[str, str], float]:
@@ -195,6 +198,18 @@ def _sizes(timeline: MemoryTimeline, kind: str) -> dict[str, float]:
         if value.kind == kind:
             block = block_of(value.layer)
             found[block] = found.get(block, 0.0) + value.nbytes
+    return found
+
+
+def _arena_live(timeline: MemoryTimeline) -> dict[tuple[str, str], float]:
+    """The most bytes in the arena while the kernels of a block run, by block and phase; the arena's gaps count for all."""
+    shared = live_bytes([value for value in timeline.values if value.in_arena], len(timeline.kernels))
+    totals = [sum(counts) for counts in zip(*shared.values(), strict=True)]
+    gaps = timeline.arena / max([1, *totals])
+    found: dict[tuple[str, str], float] = {}
+    for kernel, nbytes in zip(timeline.kernels, totals, strict=True):
+        key = block_of(kernel.layer), kernel.phase
+        found[key] = max(found.get(key, 0.0), gaps * nbytes)
     return found
 
 

@@ -21,18 +21,19 @@ def summary_work(summary: Summary, examples_per_second: float, where: str = "") 
     """
     lines = [line for line in summary.lines if line.macs or line.parameters or not line.has_parts]
     macs = sum(line.macs for line in lines) or 1
-    layers, before = [], 0.0
+    layers, given, kept = [], 0.0, 0.0
     for line in lines:
-        layers.append(_layer(line, line.macs / macs / examples_per_second, before))
-        before = float(line.nbytes)
+        kept += line.nbytes
+        layers.append(_layer(line, line.macs / macs / examples_per_second, given, kept))
+        given = float(line.nbytes)
     parameters = sum(layer.parameters for layer in layers)
-    return StepWork(tuple(layers), 0.0, parameters, where=where)
+    return StepWork(tuple(layers), 0.0, parameters, BatchLine(0.0, kept), where=where)
 
 
-def _layer(line: LayerCost, seconds: float, given: float) -> LayerWork:
+def _layer(line: LayerCost, seconds: float, given: float, kept: float) -> LayerWork:
     forward = seconds / (1 + BACKWARD)
     output = float(line.nbytes)
     return LayerWork(
         line.name, BatchLine(0.0, forward), BatchLine(0.0, BACKWARD * forward), 4.0 * line.parameters,
-        BatchLine(0.0, output), output, ((output, given),) if line.parameters else (),
+        BatchLine(0.0, output), BatchLine(0.0, kept + output), output, ((output, given),) if line.parameters else (),
     )  # fmt: skip
