@@ -37,6 +37,7 @@ RESULTS = Path(__file__).parent / "results"
 DEFAULTS = {"ranks": "", "networks": "lenet5,small_cnn,resnet18_cifar,char_lstm", "batch": "32", "seconds": "0.5", "save": ""}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "char_lstm": {"length": 32},"small_cnn": {"size": (32, 32), "channels": 3}, "resnet18_cifar": {"size": (32, 32), "channels": 3}}  # fmt: skip
+REPEATS = {"resnet18_cifar": 3}  # profiled runs of a network with long steps
 RATE = 1e-3
 FEWEST, MOST = 5, 2000  # steps
 WITHIN = 0.15  # of the measured time
@@ -130,7 +131,7 @@ def profiled(name: str, batch: int) -> StepWork:
     """A rank that is alone, in this process."""
     with knobs.set(threads=1):
         mesh_of(1)
-        work = measured_work(lambda size: data_parallel_step(name, size), batch)
+        work = measured_work(lambda size: data_parallel_step(name, size), batch, REPEATS.get(name))
     note(f"profile of {name}: {duration(work.seconds(batch))} a step")
     return work
 

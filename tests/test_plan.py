@@ -292,6 +292,8 @@ def test_measured_all_reduces_are_interpolated():
 def test_a_line_gives_latency_and_bandwidth():
     line = RankMeasures(tuple((s, 5e-6 + s / 2e9) for s in (1e3, 1e5, 1e7)), 0.0, ()).line
     assert (line.latency, line.bandwidth) == (pytest.approx(5e-6), pytest.approx(2e9))
+    noisy = RankMeasures(((1e3, 1e-6), (1e5, 1e-3), (1e6, 2e-3)), 0.0, ()).line
+    assert (noisy.latency, noisy.bandwidth) == (pytest.approx(1e-6), pytest.approx(5e8))
 
 
 def test_what_was_measured_is_kept(tmp_path):
