@@ -67,6 +67,7 @@ LAYERS = [
     ["train"],
     ["interpret"],
     ["insight"],
+    ["plan"],
     ["formats"],
     ["jobs"],
     ["studio"],

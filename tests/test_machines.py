@@ -33,7 +33,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_every_machine_is_described_with_sources() -> None:
-    named = "xeon-e5-2698-v3 xeon-e5-2698-v3-core core-i7-5930k core-i7-6700k titan-x tegra-x1 k80 p40 v100 tpu-v1 tpu-v2 a100 h100 h200"
+    named = "xeon-e5-2698-v3 xeon-e5-2698-v3-core core-i7-5930k core-i7-6700k titan-x tegra-x1 k80 p40 p100 v100 tpu-v1 tpu-v2 a100 h100 h200"
     assert set(machines()) == set(named.split())
     for described in machines().values():
         figures = [value for value in vars(described).values() if isinstance(value, weft.insight.Figure)]

@@ -32,6 +32,7 @@ PACKAGES = [
     "weft.compress",
     "weft.formats",
     "weft.insight",
+    "weft.plan",
     "weft.tpu",
     "weft.io",
     "weft.report",

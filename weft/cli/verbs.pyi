@@ -15,6 +15,7 @@ from .measure import bench as bench
 from .measure import explain as explain
 from .models import models as models
 from .networks import networks as networks
+from .plan import plan as plan
 from .predict import predict as predict
 from .profile import profile as profile
 from .recipes import recipes as recipes

@@ -1,0 +1,5 @@
+"""Plans of a training over many ranks: time, efficiency and memory of each split, here and on described clusters."""
+
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

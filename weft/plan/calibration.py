@@ -1,0 +1,222 @@
+"""This machine as a cluster: ranks are processes that share its memory. What they cost each other is measured and kept.
+
+    measured = weft.plan.measure([1, 2, 4])      # a second or two for each number of ranks
+    measured.save()
+    weft.plan.here()                             # what was measured last
+
+For each number of ranks it knows the time of an all-reduce by size, and how much slower ranks compute when all work at once: products
+share clock rates, and cores if there are two threads to each; sweeps over memory share caches and the bandwidth of the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+
+from ..compiler.cpu.target import host
+from ..compiler.host import usable_cores
+from ..compiler.store import cache_folder
+from ..errors import UserError
+from ..insight.layer_profile import KernelProfile
+from ..insight.profile import ProgramProfile
+from ..parallel.ranks import RankPool
+from .clusters import HERE
+from .collectives import CollectiveCost, RankGroup
+from .rank_measures import Points, RankMeasures, measure_rank
+from .step_work import StepWork
+
+FORMAT = 1
+FILE = "plan-here.json"
+SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
+SWEEPS = tuple(1 << k for k in (17, 20, 22, 24, 26))
+
+
+@dataclass(frozen=True)
+class MeasuredCluster:
+    """See the head of this file."""
+
+    measures: Mapping[int, RankMeasures]  # by number of ranks
+    cpu: str
+    cores: int
+    memory_bytes: float
+
+    name = HERE
+    overlap = False  # a rank that communicates does not compute
+
+    @property
+    def title(self) -> str:
+        return f"this machine: {self.cpu}, {self.cores} cores, ranks of one thread"
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.cores
+
+    def most_ranks(self) -> int | None:
+        """One a core."""
+        return self.cores
+
+    def rank_memory(self, ranks: int) -> float | None:
+        """All ranks share the memory."""
+        return self.memory_bytes / ranks
+
+    def work(self, measured: StepWork, ranks: int, format: str | None = None) -> StepWork:
+        """A step of one of so many ranks: its kernels are slower than alone."""
+        if format is not None:
+            raise UserError("plan", f"{HERE} computes in the format of the network, got format={format}.")
+        return measured.changed(
+            lambda found: [self._slower(found, kernel, ranks) for kernel in found.kernels], self.title
+        )
+
+    def _slower(self, found: ProgramProfile, kernel: KernelProfile, ranks: int) -> KernelProfile:
+        """By the share of a kernel's time that products and memory have at the roof."""
+        roof = found.explanation.roof
+        compute, memory = roof.seconds(kernel.flops, 0.0), roof.seconds(0.0, kernel.nbytes)
+        share = compute / (compute + memory) if compute + memory else 1.0
+        factor = share * self.compute_factor(ranks) + (1 - share) * self.memory_factor(ranks, kernel.nbytes / 2)
+        return replace(kernel, seconds=factor * kernel.seconds)
+
+    def compute_factor(self, ranks: int) -> float:
+        """How much longer products take if so many ranks compute at once."""
+        base = self.measures[1].products
+        return max(1.0, self._between(ranks, lambda m: max(1e-12, m.products - self._wait(m)) / base))
+
+    def _wait(self, measures: RankMeasures) -> float:
+        """Of the small all-reduce behind the products."""
+        return min((seconds for _, seconds in measures.all_reduce), default=0.0)
+
+    def memory_factor(self, ranks: int, nbytes: float) -> float:
+        """How much longer it takes to read and write so many bytes."""
+        base = interpolated(self.measures[1].sweeps, nbytes)
+        return max(
+            1.0, self._between(ranks, lambda m: max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / base)
+        )
+
+    def copy_seconds(self, nbytes: float, ranks: int) -> float:
+        """To read or write so many bytes, while other ranks do the same: gradients come from beyond the caches of a core."""
+        return self._between(ranks, lambda m: interpolated(m.sweeps, nbytes / 2)) if nbytes else 0.0
+
+    def all_reduce(self, group: RankGroup, nbytes: float) -> CollectiveCost:
+        """Through shared memory."""
+        if group.size == 1:
+            return CollectiveCost(0.0, "none")
+        return CollectiveCost(
+            self._between(group.size, lambda m: interpolated(m.all_reduce, nbytes), least=2), "direct"
+        )
+
+    def half_all_reduce(self, group: RankGroup, nbytes: float) -> float:
+        """Half of the copies of an all-reduce."""
+        return self.all_reduce(group, nbytes).seconds / 2
+
+    def send(self, nbytes: float, crosses_nodes: bool, sharing: int = 1) -> float:
+        """A copy into shared memory and one out of it, as of an all-reduce between two."""
+        return self.all_reduce(RankGroup(2, 2), nbytes).seconds
+
+    def _between(self, ranks: int, of: Callable[[RankMeasures], float], least: int = 1) -> float:
+        """A quantity for a number of ranks; of one that was not measured, between its neighbours, or as of the largest."""
+        points = tuple((float(n), of(m)) for n, m in sorted(self.measures.items()) if n >= least)
+        if not points:
+            raise UserError(
+                "plan", f"no all-reduce was measured on this machine, got {ranks} ranks. Use weft plan --measure."
+            )
+        return interpolated(points, float(ranks)) if ranks <= points[-1][0] else points[-1][1]
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Keep it for later plans."""
+        file = _file(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+        return file
+
+    def to_dict(self) -> dict[str, object]:
+        measures = {str(n): vars(m) for n, m in self.measures.items()}
+        return {"format": FORMAT, "cpu": self.cpu, "cores": self.cores, "memory_bytes": self.memory_bytes, "measures": measures}  # fmt: skip
+
+
+def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
+    """Between the points on straight lines in logarithms; beyond them in proportion.
+
+    >>> round(interpolated([(1.0, 10.0), (100.0, 1000.0)], 10.0), 9)
+    100.0
+    >>> interpolated([(1.0, 10.0), (2.0, 20.0)], 0.1), interpolated([(1.0, 10.0), (2.0, 20.0)], 4.0)
+    (10.0, 40.0)
+    """
+    places = [x for x, _ in points]
+    if at <= places[0]:
+        return points[0][1]
+    if at >= places[-1]:
+        return points[-1][1] * at / places[-1]
+    (x0, y0), (x1, y1) = list(pairwise(points))[bisect_left(places, at) - 1]
+    share = log(at / x0) / log(x1 / x0)
+    return exp((1 - share) * log(y0) + share * log(y1))
+
+
+def measure(ranks: Sequence[int] | None = None, sizes: Sequence[int] = SIZES, sweeps: Sequence[int] = SWEEPS) -> MeasuredCluster:  # fmt: skip
+    """Measure this machine with several numbers of ranks of one thread each: 1, 2, 4, ... up to its cores, unless given.
+
+    >>> measure([1], sizes=[], sweeps=[1 << 17]).compute_factor(1)
+    1.0
+    """
+    wanted = sorted({1, *(ranks or default_ranks(usable_cores()))})
+    found = {n: _measured(n, sizes, sweeps) for n in wanted}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return MeasuredCluster(found, host().cpu, usable_cores(), memory)
+
+
+def default_ranks(most: int) -> list[int]:
+    """Powers of two, and the largest number.
+
+    >>> default_ranks(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({*(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+
+
+def _measured(ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMeasures:
+    with RankPool(ranks, threads=1) as pool:
+        return slowest(pool.run(measure_rank, ranks, list(sizes), list(sweeps)))
+
+
+def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
+    """What the ranks measured, as one: the time of the slowest."""
+
+    def points(columns: Sequence[Points]) -> Points:
+        return tuple((rows[0][0], max(seconds for _, seconds in rows)) for rows in zip(*columns, strict=True))
+
+    reduced, sweeps = (points([getattr(part, name) for part in parts]) for name in ("all_reduce", "sweeps"))
+    return RankMeasures(reduced, max(part.products for part in parts), sweeps)
+
+
+def here(path: str | Path | None = None) -> MeasuredCluster:
+    """What was measured on this machine before; an error says how to measure."""
+    file = _file(path)
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("plan", f"{HERE} was not measured, got no {file}. Measure it: weft plan --measure.") from None
+    except (OSError, ValueError) as error:
+        raise UserError("plan", f"{file} cannot be read: {error}. Measure again: weft plan --measure.") from None
+    if told.get("format") != FORMAT:
+        raise UserError(
+            "plan", f"{file} has another format, got {told.get('format')}. Measure again: weft plan --measure."
+        )
+    pairs = {int(n): RankMeasures(_points(m["all_reduce"]), m["products"], _points(m["sweeps"])) for n, m in told["measures"].items()}  # fmt: skip
+    return MeasuredCluster(pairs, told["cpu"], told["cores"], told["memory_bytes"])
+
+
+def _points(rows: Sequence[Sequence[float]]) -> Points:
+    return tuple((float(x), float(y)) for x, y in rows)
+
+
+def _file(path: str | Path | None) -> Path:
+    if path is not None:
+        return Path(path).expanduser()
+    folder = cache_folder()
+    if folder is None:
+        raise UserError("plan", "a file is required where nothing is cached (WEFT_CACHE=off), got none. Use calibration=FILE.json.")  # fmt: skip
+    return folder / FILE
