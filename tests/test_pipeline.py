@@ -182,7 +182,7 @@ def test_one_process_is_a_pipeline_of_one_stage():
     parallel.Mesh(stage=1)
     found = tools.pipelined("mlp", 1, 4, 2, "1f1b", (), (("clip_norm", 0.1),))
     check([found], tools.one_process("mlp", 4, 2, clip_norm=0.1), 1e-6)
-    assert weft.insight.pipeline_svg(found[3]).count("forward of micro-batch") == 4
+    assert weft.report.pipeline_svg(found[3]).count("forward of micro-batch") == 4
     assert str(found[3]).startswith("1f1b, 1 stages, 4 micro-batches: ")
 
 

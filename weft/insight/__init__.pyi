@@ -32,7 +32,6 @@ from .memory_timeline import MemoryTimeline as MemoryTimeline
 from .memory_timeline import memory_timeline as memory_timeline
 from .memory_values import LiveValue as LiveValue
 from .memory_values import StepKernel as StepKernel
-from .pipeline_plot import pipeline_svg as pipeline_svg
 from .profile import ProgramProfile as ProgramProfile
 from .profile import profile as profile
 from .profile_file import profile_from_json as profile_from_json

@@ -10,8 +10,5 @@ from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
 from .pipeline import Pipeline as Pipeline
-from .pipeline_report import PipelineReport as PipelineReport
-from .pipeline_report import StageEvent as StageEvent
-from .pipeline_report import StageRecord as StageRecord
 from .ranks import RankPool as RankPool
 from .ranks import run as run

@@ -41,7 +41,7 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """A step of all stages. Printed, it is a table; `weft.insight.pipeline_svg` draws it."""
+    """A step of all stages. Printed, it is a table; `weft.report.pipeline_svg` draws it."""
 
     schedule: str
     micro_batches: int

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..parallel.pipeline_report import PipelineReport, StageEvent
-from ..report import svg
-from .memory_text import size_text
+from . import svg
 
 WIDTH, LEFT, RIGHT, MARGIN = 960, 96, 132, 20
 TOP, ROW, BAR, HEAD = 92, 34, 26, 44  # HEAD: the line above the rows of a step
@@ -56,7 +55,7 @@ def _step(report: PipelineReport, top: float, longest: float) -> Iterator[str]:
         for event in stage.events:
             if event.phase in COLOURS:
                 yield from _box(event, report.begin, y, longest)
-        facts = f"{report.idle(number):.0%}, {size_text(stage.stored_bytes)}"
+        facts = f"{report.idle(number):.0%}, {stage.stored_bytes / 1e6:.2f} MB"
         yield svg.text(WIDTH - MARGIN, y + BAR - 8, facts, "soft", anchor="end", size=11)
 
 
