@@ -29,7 +29,7 @@ from .phases import ARGUMENTS, phase
 
 _TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
 TWO_PHASES = 1 << 14  # bytes from which on each of more than two processes sums a part, and then copies the other parts
-YIELDS, SLEEP_MICROSECONDS = 1_000, 50
+YIELDS, LONGEST_SLEEP = 1_000, 1_000  # how often a core is given away before a thread sleeps; microseconds
 T = TypeVar("T")
 
 
@@ -168,12 +168,13 @@ class ExchangeCode(Code):
             self.intrinsic("x86.sse2.pause", types=[], result=VOID)
 
     def _let_others_run(self, times: Value) -> None:
-        """Give the core to other threads; after many times sleep, for a peer that compiles or has much more to do."""
+        """Give the core to other threads; after many times sleep, longer and longer, for a peer that compiles or has much more to do."""
         with self.if_else(self.icmp_signed("<", times, self.i64(YIELDS))) as (soon, later):
             with soon:
                 self.call(self._function(Context.YIELD), [])
             with later:
-                self.call(self._function(Context.SLEEP, I32), [ir.Constant(I32, SLEEP_MICROSECONDS)])
+                microseconds = self.minimum(self.sub(times, self.i64(YIELDS - 50)), LONGEST_SLEEP)
+                self.call(self._function(Context.SLEEP, I32), [self.trunc(microseconds, I32)])
 
     def _function(self, word: int, *arguments: ir.Type) -> Value:
         return self.inttoptr(self.word(word), ir.FunctionType(I32, arguments).as_pointer())
