@@ -74,14 +74,10 @@ class Channel:
         self.memory, self.index, self.size = memory, index, size
         published = memory.address + offset
         self._sequences = _aligned(lanes * LINE)
-        self._words = _aligned(8 * Context.ALL).view(np.int64)
-        libc = ctypes.CDLL(None)
-        crowded = control.size * lanes > usable_cores()
+        self._words = waiting_words(control, lanes)
         given = {
             Context.INDEX: index, Context.LANES: lanes, Context.PUBLISHED: published, Context.SLOT_BYTES: SLOT_BYTES,
             Context.STAGING: published + size * lanes * LINE, Context.SEQUENCES: self._sequences.ctypes.data,
-            Context.STOP: control.stop_address, Context.SPINS: 0 if crowded else SPINS,
-            Context.YIELD: ctypes.cast(libc.sched_yield, ctypes.c_void_p).value or 0,
         }  # fmt: skip
         for word, value in given.items():
             self._words[word] = value
@@ -95,6 +91,17 @@ class Channel:
     def nbytes(size: int, lanes: int) -> int:
         """The shared memory of a group."""
         return size * lanes * (LINE + 2 * SLOT_BYTES)
+
+
+def waiting_words(control: ControlPage, lanes: int) -> np.ndarray:
+    """A context that knows how to wait: when to give up, and when to let other threads run."""
+    words = _aligned(8 * Context.ALL).view(np.int64)
+    crowded = control.size * lanes > usable_cores()
+    words[Context.STOP], words[Context.SPINS] = control.stop_address, 0 if crowded else SPINS
+    libc = ctypes.CDLL(None)
+    for word, function in ((Context.YIELD, libc.sched_yield), (Context.SLEEP, libc.usleep)):
+        words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return words
 
 
 def _aligned(nbytes: int) -> np.ndarray:

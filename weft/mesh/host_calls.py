@@ -20,12 +20,13 @@ def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, table: int) -> int
     status[TABLE] = table
     pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}
     known = {**pointers, "tid": 0, "threads": 1}
-    function = _function(phase.symbol, tuple(map(is_number, phase.arguments)))
+    function = native_function(phase.symbol, tuple(map(is_number, phase.arguments)))
     function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
     return int(status[1]) if status[0] == FAILED else None
 
 
 @cache
-def _function(symbol: str, numbers: tuple[bool, ...]) -> Any:
+def native_function(symbol: str, numbers: tuple[bool, ...]) -> Any:
+    """A function of the compiler's library, and which of its arguments are numbers, not addresses."""
     address = compiler.library.address(symbol, lambda: compiler.backend.LOWERINGS)
     return ctypes.CFUNCTYPE(None, *(ctypes.c_int64 if n else ctypes.c_void_p for n in numbers))(address)

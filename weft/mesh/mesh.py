@@ -51,24 +51,28 @@ class Mesh:
         groups = [self.world.size // n for _, n in self.axes]
         sizes = [Channel.nbytes(n, lanes) for _, n in self.axes]
         total = sum(count * size for count, size in zip(groups, sizes, strict=True))
-        path = Path(f"{self.world.group}.mesh{_count()}")
+        path = Path(f"{self.world.group}.mesh{next_number()}")
         self._memory = SharedMemory(path, total, control)
         control.check_threads(lanes)
         self._channels, offset = [], 0
         for (name, n), count, size in zip(self.axes, groups, sizes, strict=True):
-            place = offset + self._group(name) * size
+            place = offset + self.group(name) * size
             self._channels.append(Channel(self._memory, place, self.coordinates[name], n, lanes, control))
             offset += count * size
         self._table = table_of(self._channels)
         self.table_address = int(self._table.ctypes.data)
 
-    def _group(self, axis: str) -> int:
+    def group(self, axis: str) -> int:
         """The number of this process's group among those along an axis."""
         others = [(self.coordinates[n], size) for n, size in self.axes if n != axis]
         number = 0
         for coordinate, size in others:
             number = number * size + coordinate
         return number
+
+    def groups(self, axis: str) -> int:
+        """How many groups of processes along an axis there are."""
+        return self.world.size // self.size(axis)
 
     def size(self, axis: str) -> int:
         """The number of processes along an axis."""
@@ -114,7 +118,8 @@ _current: list[Mesh] = []
 _made = 0
 
 
-def _count() -> int:
+def next_number() -> int:
+    """A number for what processes share, the same in all of them because they make it in the same order."""
     global _made
     _made += 1
     return _made

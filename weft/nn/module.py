@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ..dtypes import DEFAULT_FLOAT, DTypeLike, as_dtype
+from ..dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype
 from ..errors import Scope, UserError, current_scope, in_scope
 from ..graph.node import Type, placeholder
 from ..ops.convert import asarray
@@ -67,7 +67,7 @@ def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
     if len(known) < len(sizes):
         return Unknown(sizes, start, trained)
     if _calls.valueless is not None:
-        tensor = _without_value(known, trained)
+        tensor = _valueless(known, DEFAULT_FLOAT, trained)
         if _calls.inits is not None:
             _calls.inits[tensor] = start
         return tensor
@@ -78,8 +78,13 @@ def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
     return tensor
 
 
-def _without_value(shape: tuple[int, ...], trained: bool) -> Tensor:
-    tensor = wrap(placeholder(object(), Type(shape, DEFAULT_FLOAT)))
+def without_value(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape and dtype, trained or not, that has no value and takes no memory."""
+    return _valueless(tensor.shape, tensor.dtype, tensor.requires_grad)
+
+
+def _valueless(shape: tuple[int, ...], dtype: DType, trained: bool) -> Tensor:
+    tensor = wrap(placeholder(object(), Type(shape, dtype)))
     return as_parameter(tensor) if trained else tensor
 
 
@@ -117,10 +122,14 @@ class Listener(Protocol):
     def ends(self, module: Module, result: Any) -> None: ...
 
 
+AroundCall = Callable[["Module", Callable[[], Any]], Any]  # a module and its computation -> the result of the call
+
+
 class _Calls(threading.local):
     listener: Listener | None = None
     valueless: list[tuple[Module, str, Unknown]] | None = None  # created without values, and their previous attribute
     inits: dict[Tensor, Init] | None = None  # of tensors without values, where that is recorded
+    around: AroundCall | None = None  # decides what becomes of calls
     paths: dict[int, str] | None = None  # of the parts of the module that is being called, by their ids, while tracing
 
 
@@ -155,6 +164,16 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _calls.listener = before
+
+
+@contextmanager
+def calls_through(around: AroundCall) -> Iterator[None]:
+    """Inside, calls of modules go through a function, which may compute something else than they would."""
+    before, _calls.around = _calls.around, around
+    try:
+        yield
+    finally:
+        _calls.around = before
 
 
 class Symbol:
@@ -192,6 +211,11 @@ class Module(Holder):
             return self._called(args, kwargs)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _calls.around is None:
+            return self._computed(args, kwargs)
+        return _calls.around(self, lambda: self._computed(args, kwargs))
+
+    def _computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         missing = {name: value for name, value in vars(self).items() if isinstance(value, Unknown)}
         if missing:
             self._make(missing, self.sizes(*args, **kwargs))

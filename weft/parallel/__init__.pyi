@@ -9,5 +9,6 @@ from ..ops.collective import broadcast as broadcast
 from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
+from .pipeline import Pipeline as Pipeline
 from .ranks import RankPool as RankPool
 from .ranks import run as run

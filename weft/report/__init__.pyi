@@ -7,5 +7,6 @@ from .compare import comparison as comparison
 from .confusion_matrix import confusion as confusion
 from .gallery import gallery as gallery
 from .page import report as report
+from .pipeline_plot import pipeline_svg as pipeline_svg
 from .png import png as png
 from .run_charts import plots as plots

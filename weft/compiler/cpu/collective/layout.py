@@ -23,4 +23,6 @@ class Context:
     STOP = 6  # a word that is not 0 if the processes should give up
     YIELD = 7  # the function sched_yield
     SPINS = 8  # how often a waiting thread looks before it gives its core to others
+    RECEIVED = 9  # of a link: shared, how many messages were received; PUBLISHED is how many were sent, LANES how many slots there are
+    SLEEP = 10  # the function usleep
     ALL = 16

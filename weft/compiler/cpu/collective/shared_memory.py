@@ -29,6 +29,7 @@ from .phases import ARGUMENTS, phase
 
 _TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
 TWO_PHASES = 1 << 14  # bytes from which on each of more than two processes sums a part, and then copies the other parts
+YIELDS, LONGEST_SLEEP = 1_000, 1_000  # how often a core is given away before a thread sleeps; microseconds
 T = TypeVar("T")
 
 
@@ -40,7 +41,7 @@ def make(symbol: str) -> ir.Module:
     """
     _, name, dtype, combine, size = symbol.split(".")
     module = new_module(symbol)
-    code = _Exchange.begin(module, symbol, _TYPES)
+    code = ExchangeCode.begin(module, symbol, _TYPES)
     code.prepare(as_dtype(dtype), combine, int(size))
     getattr(code, f"write_{name}")()
     code.finish()
@@ -69,7 +70,7 @@ def tree(values: Sequence[T], add: Callable[[T, T], T]) -> T:
     return parts[0]
 
 
-class _Exchange(Code):
+class ExchangeCode(Code):
     """The code of one collective."""
 
     def prepare(self, dtype: DType, combine: str, size: int) -> None:
@@ -79,10 +80,10 @@ class _Exchange(Code):
         self.itemsize = dtype.itemsize
         table = self.read(self.of["status"], TABLE, PTR)
         self.context = self.read(table, self.of["axis"], PTR)
-        self.me = self._word(Context.INDEX)
-        self.lanes = self._word(Context.LANES)
-        self.slot_bytes = self._word(Context.SLOT_BYTES)
-        self.own_count = self.at(self._address(Context.SEQUENCES), self.mul(self.of["tid"], self.i64(LINE)), I8)
+        self.me = self.word(Context.INDEX)
+        self.lanes = self.word(Context.LANES)
+        self.slot_bytes = self.word(Context.SLOT_BYTES)
+        self.own_count = self.at(self.address(Context.SEQUENCES), self.mul(self.of["tid"], self.i64(LINE)), I8)
         self.sequence = self.variable(I64)
         self.store(self.read(self.own_count, 0, I64), self.sequence)
         self.given_up = self.append_basic_block("given_up")
@@ -96,10 +97,10 @@ class _Exchange(Code):
         self.branch(end)
         self.position_at_end(end)
 
-    def _word(self, index: int) -> Value:
+    def word(self, index: int) -> Value:
         return self.read(self.context, index, I64)
 
-    def _address(self, index: int) -> Value:
+    def address(self, index: int) -> Value:
         return self.read(self.context, index, PTR)
 
     # --- exchanges ------------------------------------------------------------------------------------------------------------
@@ -112,50 +113,53 @@ class _Exchange(Code):
         """The slot of a process in the coming exchange."""
         parity = self.and_(self.load(self.sequence, typ=I64), self.i64(1))
         number = self.plus(self.mul(self._lane_of(process), self.i64(2)), parity)
-        return self.at(self._address(Context.STAGING), self.mul(number, self.slot_bytes), I8)
+        return self.at(self.address(Context.STAGING), self.mul(number, self.slot_bytes), I8)
 
     def _published(self, process: Int) -> Value:
-        return self.at(self._address(Context.PUBLISHED), self.mul(self._lane_of(process), self.i64(LINE)), I8)
+        return self.at(self.address(Context.PUBLISHED), self.mul(self._lane_of(process), self.i64(LINE)), I8)
 
     def publish(self) -> Value:
         """Say that this process's slot is filled, and wait for the others; the number of the exchange before it was counted up."""
         number = self.load(self.sequence, typ=I64)
         word = self.or_(self.shl(self.plus(number, 1), self.i64(TAG_BITS)), self.of["tag"])
-        self.store_atomic(word, self._typed(self._published(self.me)), "release", 8)
+        self.store_atomic(word, self.typed(self._published(self.me)), "release", 8)
         with self.loop(0, self.size, name="peer") as peer:
             self._await(peer, word)
         return number
 
-    def _typed(self, pointer: Value) -> Value:
+    def typed(self, pointer: Value) -> Value:
         """llvmlite stores atomically through typed pointers only."""
         return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
 
     def _await(self, peer: Value, word: Value) -> None:
         """Wait until a peer has published as much. One that is at this exchange must be in the same collective."""
-        place, looks = self._published(peer), self.variable(I64)
-        self.store(self.i64(0), looks)
-        wanted = self.lshr(word, self.i64(TAG_BITS))
-        stop = self._address(Context.STOP)
+        place, wanted = self._published(peer), self.lshr(word, self.i64(TAG_BITS))
 
         def behind() -> Value:
             seen = self.lshr(self.load_atomic(place, "acquire", 8, typ=I64), self.i64(TAG_BITS))
             return self.icmp_unsigned("<", seen, wanted)
 
-        with self.repeat_while(behind):
+        self.wait_while(behind)
+        seen = self.load_atomic(place, "acquire", 8, typ=I64)
+        same = self.icmp_unsigned("==", self.lshr(seen, self.i64(TAG_BITS)), wanted)
+        self.give_up_if(self.and_(same, self.icmp_unsigned("!=", seen, word)), peer)
+
+    def wait_while(self, condition: Callable[[], Value]) -> None:
+        """Look again and again, and let other threads run in between, until a condition is false or the processes give up."""
+        looks, stop = self.variable(I64), self.address(Context.STOP)
+        self.store(self.i64(0), looks)
+        with self.repeat_while(condition):
             count = self.load(looks, typ=I64)
             self.store(self.plus(count, 1), looks)
-            with self.if_else(self.icmp_signed("<", count, self._word(Context.SPINS))) as (soon, later):
+            with self.if_else(self.icmp_signed("<", count, self.word(Context.SPINS))) as (soon, later):
                 with soon:
                     self._pause()
                 with later:
-                    self.call(self._yield(), [])
+                    self._let_others_run(self.sub(count, self.word(Context.SPINS)))
             stopped = self.icmp_signed("!=", self.load_atomic(stop, "acquire", 8, typ=I64), self.i64(0))
-            self._give_up_if(stopped, -1)
-        seen = self.load_atomic(place, "acquire", 8, typ=I64)
-        same = self.icmp_unsigned("==", self.lshr(seen, self.i64(TAG_BITS)), wanted)
-        self._give_up_if(self.and_(same, self.icmp_unsigned("!=", seen, word)), peer)
+            self.give_up_if(stopped, -1)
 
-    def _give_up_if(self, condition: Value, peer: Int) -> None:
+    def give_up_if(self, condition: Value, peer: Int) -> None:
         go_on = self.append_basic_block("go_on")
         leave = self.append_basic_block("leave")
         self.cbranch(condition, leave, go_on)
@@ -170,8 +174,17 @@ class _Exchange(Code):
         else:
             self.intrinsic("x86.sse2.pause", types=[], result=VOID)
 
-    def _yield(self) -> Value:
-        return self.inttoptr(self._word(Context.YIELD), ir.FunctionType(I32, []).as_pointer())
+    def _let_others_run(self, times: Value) -> None:
+        """Give the core to other threads; after many times sleep, longer and longer, for a peer that compiles or has much more to do."""
+        with self.if_else(self.icmp_signed("<", times, self.i64(YIELDS))) as (soon, later):
+            with soon:
+                self.call(self._function(Context.YIELD), [])
+            with later:
+                microseconds = self.minimum(self.sub(times, self.i64(YIELDS - 50)), LONGEST_SLEEP)
+                self.call(self._function(Context.SLEEP, I32), [self.trunc(microseconds, I32)])
+
+    def _function(self, word: int, *arguments: ir.Type) -> Value:
+        return self.inttoptr(self.word(word), ir.FunctionType(I32, arguments).as_pointer())
 
     def next(self) -> None:
         self.store(self.plus(self.load(self.sequence, typ=I64), 1), self.sequence)
@@ -309,9 +322,9 @@ class _Exchange(Code):
 
 
 class _Pieces:
-    """See `_Exchange.pieces`. The pieces have the same lengths in all processes."""
+    """See `ExchangeCode.pieces`. The pieces have the same lengths in all processes."""
 
-    def __init__(self, code: _Exchange, parts: int) -> None:
+    def __init__(self, code: ExchangeCode, parts: int) -> None:
         self.code, self.parts = code, parts
         self.loop: AbstractContextManager[Any] = nullcontext()
 

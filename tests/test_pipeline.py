@@ -1,0 +1,219 @@
+"""Pipelines of 2 and 4 processes against one process that accumulates the same micro-batches."""
+
+import numpy as np
+import pytest
+
+import pipeline_tools as tools
+import weft
+from weft import nn, optim, parallel
+from weft.errors import RunError, UserError
+from weft.graph.node import Type
+from weft.mesh.links import Neighbours
+from weft.parallel.pipeline_cuts import balanced, cut, trace_network
+from weft.parallel.pipeline_schedule import SCHEDULES, most_stored, schedule
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with parallel.RankPool(2, threads=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def four():
+    with parallel.RankPool(4, threads=1) as made:
+        yield made
+
+
+def check(found, wanted, most):
+    """All processes report the same; losses, tensors and optimizer state are those of one process."""
+    for losses, tensors, state, _ in found:
+        assert np.abs(np.subtract(losses, wanted[0])).max() <= most
+        assert tools.difference(tensors, wanted[1]) <= most
+        assert tools.difference(state, wanted[2]) <= most
+
+
+# --- against one process --------------------------------------------------------------------------------------------------------
+
+
+def test_both_schedules_give_the_bits_of_one_process_and_1f1b_stores_less(pair):
+    """Dropout, batch norm and its running statistics on both sides of the cut; three micro-batches make an uneven tree."""
+    wanted = tools.one_process("norm_and_dropout", 3, 2)
+    reports = []
+    for name in SCHEDULES:
+        found = pair.run(tools.pipelined, "norm_and_dropout", 2, 3, 2, name, (("recompute", True),))
+        check(found, wanted, 0.0)
+        reports.append(found[0][3])
+    gpipe, one_f_one_b = reports
+    assert [s.stored for s in gpipe.stages] == [3, 3]
+    assert [s.stored for s in one_f_one_b.stages] == [2, 1]
+    assert 3 * one_f_one_b.stages[0].stored_bytes == 2 * gpipe.stages[0].stored_bytes > 0
+    assert 0.0 <= gpipe.idle(0) < 1.0
+    assert gpipe.ideal == 0.25
+
+
+def test_an_embedding_that_two_stages_share_gets_the_sum_of_their_gradients(four):
+    wanted = tools.one_process("tied", 4, 2, clip_norm=0.5)
+    found = four.run(tools.pipelined, "tied", 4, 4, 2, "1f1b", (), (("clip_norm", 0.5),))
+    check(found, wanted, 1e-6)
+    assert found[0][3].layers[-1] == "after layers.4 to the loss"
+
+
+def with_data_axis():
+    mesh = tools.mesh_of(data=2, stage=2)
+    x, y = (np.split(part, 2)[mesh.index("data")] for part in tools.data("mlp"))
+    weft.random.seed(5)
+    made = parallel.Pipeline(tools.mlp(), weft.cross_entropy, tools.sgd, x, data="data", micro_batches=2)
+    return [made.step(x, y) for _ in range(2)], made.named_tensors(), made.optimizer_state(), None
+
+
+def test_a_pipeline_can_be_data_parallel_as_well(four):
+    """Two pipelines with two micro-batches each train like one process with four."""
+    check(four.run(with_data_axis), tools.one_process("mlp", 4, 2), 1e-6)
+
+
+def resumed(values, state):
+    tools.mesh_of(stage=2)
+    x, y = tools.data("mlp")
+    made = parallel.Pipeline(tools.mlp(), weft.cross_entropy, tools.sgd, x.shape, micro_batches=4)
+    own = {n for n, t in made.model.named_tensors().items() if not t._node.abstract}
+    made.load(values, state)
+    before = made.predict(x)
+    return [made.step(x, y)], made.named_tensors(), made.optimizer_state(), (own, before)
+
+
+def test_checkpoints_are_whole_and_each_stage_holds_its_part(pair):
+    _, values, state = tools.one_process("mlp", 4, 2)
+    wanted = tools.one_process("mlp", 4, 3)
+    found = pair.run(resumed, values, state)
+    check(found, (wanted[0][2:], *wanted[1:]), 0.0)
+    (first, before), (second, same) = (result[3] for result in found)
+    assert min(len(first), len(second)) > 0
+    assert first.isdisjoint(second)
+    assert first | second == set(values)
+    whole = tools.mlp().load(values)
+    assert np.allclose(before, whole(tools.data("mlp")[0]).numpy(), atol=1e-6)
+    assert np.array_equal(before, same)
+
+
+# --- messages -------------------------------------------------------------------------------------------------------------------
+
+
+def both_ways(size):
+    mesh = tools.mesh_of(stage=size)
+    here = mesh.index("stage")
+    links = Neighbours(mesh, "stage", [4 * 1000 * (i + 1) for i in range(size - 1)], slots=2)
+    found = []
+    for number in range(7):
+        if links.to_next is not None:
+            links.to_next.send(np.full((10, 100 * (here + 1)), 10 * here + number, np.float32))
+        if links.to_previous is not None:  # before it receives: a slot holds a whole message
+            links.to_previous.send(np.full((number, here), -here, np.int16))
+        if links.from_previous is not None:
+            got = links.from_previous.receive((10, 100 * here), np.dtype("float32"))
+            found.append((got.min() == got.max(), float(got[0, 0])))
+        if links.from_next is not None:
+            got = links.from_next.receive((number, here + 1), np.dtype("int16"))
+            found.append(got.tolist() == np.full((number, here + 1), -here - 1).tolist())
+    return found
+
+
+def test_messages_arrive_in_order_and_neighbours_may_send_before_they_receive(four):
+    found = four.run(both_ways, 4)
+    assert found[0] == [True] * 7
+    for rank in (1, 2):
+        assert found[rank] == [answer for n in range(7) for answer in ((True, 10.0 * (rank - 1) + n), True)]
+    assert found[3] == [(True, 20.0 + n) for n in range(7)]
+
+
+# --- cuts and schedules ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("costs", "stages"), [([3, 1, 4, 1, 5, 9, 2, 6], 3), ([1, 1, 1, 1], 4), ([5], 1), ([9, 1, 1], 2)]
+)
+def test_the_largest_stage_is_as_small_as_any_cuts_can_make_it(costs, stages):
+    def largest(cuts):
+        return max(sum(costs[a:b]) for a, b in zip([0, *cuts], [*cuts, len(costs)], strict=True))
+
+    def every(first, left):
+        if left == 0:
+            yield ()
+        for k in range(first, len(costs)):
+            yield from ((k, *rest) for rest in every(k + 1, left - 1) if left)
+
+    assert largest(balanced(costs, stages)) == min(map(largest, every(1, stages - 1)))
+
+
+def test_networks_are_cut_where_one_value_is_all_that_is_needed():
+    network = trace_network(tools.make("gpt"), Type((3, 6), weft.int64))
+    assert [p.path for p in network.points] == ["tokens", "dropout", "blocks.0", "blocks.1", "norm"]
+    network = trace_network(tools.make("resnet"), Type((3, 1, 8, 8), weft.float32))
+    paths = [p.path for p in network.points]
+    assert {"layers.0.layers.0", "layers.1"} <= set(paths)
+    assert not any(path.startswith("layers.1.") for path in paths), "a residual connection passes by"
+
+
+def test_measured_times_move_the_cut():
+    network = trace_network(
+        tools.mlp(), Type((3, 12), weft.float32), {"layers.0": 5.0, "layers.2": 1.0, "layers.8": 1.0}
+    )
+    assert [p.path for p in cut(network, 2)] == ["layers.0"]
+    with pytest.raises(UserError, match="there is no layer 'top'"):
+        trace_network(tools.mlp(), Type((3, 12), weft.float32), {"top": 1.0})
+    with pytest.raises(UserError, match="can be cut at 1 places, 2 are required for 3 stages"):
+        cut(trace_network(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Type((2, 3), weft.float32)), 3)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_stage_passes_each_micro_batch_forward_and_then_back(name):
+    for stages, count in ((1, 1), (2, 5), (4, 2), (4, 8)):
+        for stage in range(stages):
+            work = schedule(name, stage, stages, count)
+            assert len(set(work)) == len(work) == 2 * count
+            assert all(work.index(("forward", m)) < work.index(("backward", m)) for m in range(count))
+            assert most_stored(work) == (count if name == "gpipe" else min(stages - stage, count))
+
+
+# --- in one process ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_process_is_a_pipeline_of_one_stage():
+    parallel.Mesh(stage=1)
+    found = tools.pipelined("mlp", 1, 4, 2, "1f1b", (), (("clip_norm", 0.1),))
+    check([found], tools.one_process("mlp", 4, 2, clip_norm=0.1), 1e-6)
+    assert weft.report.pipeline_svg(found[3]).count("forward of micro-batch") == 4
+    assert str(found[3]).startswith("1f1b, 1 stages, 4 micro-batches: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "zigzag"}, "there is no schedule 'zigzag'. Known: gpipe, 1f1b"),
+        ({"micro_batches": 0}, "1 micro-batch or more is required, got 0"),
+        ({"micro_batches": 5}, "5 micro-batches of equal size make up is required, got 12 examples"),
+        ({"axis": "stages"}, "there is no axis 'stages'"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    parallel.Mesh(stage=1)
+    with pytest.raises(UserError, match=message):
+        parallel.Pipeline(tools.mlp(), weft.cross_entropy, optim.sgd, (12, 12), **settings)
+
+
+# --- what goes wrong: the last test, because it ends the processes ----------------------------------------------------------------
+
+
+def other_shape():
+    mesh = tools.mesh_of(stage=2)
+    links = Neighbours(mesh, "stage", [100], slots=2)
+    if mesh.index("stage") == 0:
+        links.to_next.send(np.zeros(3, np.float32))
+        links.from_next.receive((1,), np.dtype("float32"))
+    else:
+        links.from_previous.receive((4,), np.dtype("float32"))
+
+
+def test_a_message_of_another_shape_ends_both_processes(pair):
+    with pytest.raises(RunError, match="runs another program than the others"):
+        pair.run(other_shape)

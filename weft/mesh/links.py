@@ -1,0 +1,92 @@
+"""Links: messages from one process to another one of the same machine. A link has one sender, one receiver, and a few slots between them.
+
+Sending waits only if all slots are full, so two processes may send to each other before either receives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from ..compiler.cpu.collective.layout import FAILED, LINE, TABLE, Context
+from ..errors import UserError
+from .channels import SharedMemory, waiting_words
+from .host_calls import native_function
+from .mesh import Mesh, control_page, next_number
+
+
+class Link:
+    """One side of a link."""
+
+    def __init__(self, mesh: Mesh, address: int, peer: int, slots: int, slot_bytes: int) -> None:
+        self._mesh, self._most = mesh, slot_bytes
+        self._count = np.zeros(1, np.int64)
+        self._words = waiting_words(control_page(), 1)
+        given = {
+            Context.INDEX: peer, Context.LANES: slots, Context.PUBLISHED: address, Context.RECEIVED: address + LINE,
+            Context.STAGING: address + 2 * LINE, Context.SLOT_BYTES: _padded(slot_bytes),
+            Context.SEQUENCES: self._count.ctypes.data,
+        }  # fmt: skip
+        for word, value in given.items():
+            self._words[word] = value
+
+    @staticmethod
+    def nbytes(slots: int, slot_bytes: int) -> int:
+        """The shared memory of a link."""
+        return 2 * LINE + slots * _padded(slot_bytes)
+
+    def send(self, x: np.ndarray) -> None:
+        """Send an array. Its receiver must expect this shape and dtype."""
+        if x.nbytes > self._most:
+            raise UserError("link", f"at most {self._most} bytes fit in a message, got {x.nbytes}.")
+        self._call("link.send", np.ascontiguousarray(x))
+
+    def receive(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Wait for the next array."""
+        y = np.empty(tuple(shape), dtype)
+        self._call("link.receive", y)
+        return y
+
+    def _call(self, symbol: str, data: np.ndarray) -> None:
+        status = (ctypes.c_int64 * (TABLE + 1))()
+        tag = crc32(f"{data.shape} {data.dtype}".encode()) & 0xFFFF
+        call = native_function(symbol, (False, True, False, True, False))
+        call(data.ctypes.data, data.nbytes, self._words.ctypes.data, tag, ctypes.addressof(status))
+        if status[0] == FAILED:
+            raise self._mesh.failure(int(status[1]))
+
+
+def _padded(slot_bytes: int) -> int:
+    """A message behind its label."""
+    return LINE + -(-slot_bytes // LINE) * LINE
+
+
+class Neighbours:
+    """The links of a process to the one before and the one after it along an axis; None at the ends.
+
+    `messages` are the largest ones, in bytes, between the processes i and i + 1 along the axis.
+    """
+
+    def __init__(self, mesh: Mesh, axis: str, messages: Sequence[int], slots: int) -> None:
+        size, here = mesh.size(axis), mesh.index(axis)
+        if len(messages) != size - 1:
+            raise UserError("link", f"a size is required between each two of {size} processes, got {len(messages)}.")
+        sizes = [Link.nbytes(slots, most) for most in messages]
+        group = 2 * sum(sizes)
+        self._memory = SharedMemory(
+            Path(f"{mesh.world.group}.links{next_number()}"), max(LINE, group * mesh.groups(axis)), control_page()
+        )
+        start = self._memory.address + mesh.group(axis) * group
+
+        def link(between: int, backward: bool, peer: int) -> Link | None:
+            if not 0 <= between < size - 1:
+                return None
+            place = start + 2 * sum(sizes[:between]) + (sizes[between] if backward else 0)
+            return Link(mesh, place, peer, slots, messages[between])
+
+        self.to_next, self.from_next = link(here, False, here + 1), link(here, True, here + 1)
+        self.from_previous, self.to_previous = link(here - 1, False, here - 1), link(here - 1, True, here - 1)

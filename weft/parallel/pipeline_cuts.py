@@ -1,0 +1,211 @@
+"""Where a network can be cut into pipeline stages, and where it should be.
+
+The network is traced once. It can be cut after the call of a module if everything later depends on the input through the result of that
+call alone; it should be cut such that the most expensive stage is as cheap as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import inf, prod
+from typing import Any
+
+from ..dtypes import uint64
+from ..errors import UserError
+from ..graph.node import CONST, VARIABLE, Node, Type, toposort
+from ..nn.module import Module, calls_through
+from ..nn.summary import macs
+from ..random import default_generator
+from ..runtime import STATE_LOCK
+from ..tensor import Tensor, number
+from ..tracing.context import StateRecorder
+from ..tracing.trace import trace
+from ..tree import flatten
+
+BYTE_COST = 5  # multiply-adds in the time that a byte of a layer's result takes, unless times were measured
+
+
+@dataclass
+class TracedCall:
+    """A call of a module of the network, by its number in the order in which calls begin."""
+
+    number: int
+    module: Module
+    last: int = 0  # the number of the last call inside of it, or its own
+    result: Any = None
+    drawn: int = 0  # blocks of random numbers drawn since the network began, when it ends
+
+
+@dataclass(frozen=True)
+class CutPoint:
+    """A place where the network can be cut: after a call, whose result is all that is needed from then on."""
+
+    call: TracedCall
+    path: str
+    node: Node
+
+    @property
+    def type(self) -> Type:
+        return self.node.type
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.type.shape) * self.type.dtype.itemsize
+
+
+@dataclass
+class NetworkTrace:
+    """A network in training mode as nodes: its calls, the points where it can be cut, and the cost of what lies between them."""
+
+    input: Type
+    calls: list[TracedCall]
+    outputs: list[Node]
+    tensors: dict[Node, Tensor]  # parameters and state, by their leaves
+    drawn: int  # blocks of random numbers that a pass draws
+    names: dict[Module, str]
+    points: list[CutPoint] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)  # one more than there are points
+
+    def between(self, begin: CutPoint | None, end: CutPoint | None) -> list[Node]:
+        """The nodes from one cut to another; None stands for the input and the output of the network."""
+        roots = self.outputs if end is None else [end.node]
+        stop = None if begin is None else begin.node
+        return [n for n in toposort(roots, lambda n: () if n is stop else n.inputs) if n is not stop]
+
+
+def trace_network(model: Module, input: Type, costs: Mapping[str, float] | None = None) -> NetworkTrace:
+    """Trace a network and find where it can be cut. Costs are given by the path of layers, or follow from the traced graph."""
+    recorder, found = StateRecorder(), _CallTracer()
+    with STATE_LOCK, recorder, calls_through(found):
+        made = trace(found.counting(model), [input], flatten((0,))[1], watched=True)
+        others = [stream for stream in made.streams if stream is not default_generator]
+        outputs, tensors = made.outputs, dict(recorder.by_node)
+    if others or found.position is None:
+        raise UserError(
+            "Pipeline",
+            "layers that draw from random streams of their own, or inside of loops, are not supported: stages must know where the stream "
+            "of a micro-batch begins. Draw from the global stream, outside of loops.",
+        )
+    names = {part: path for path, part in model.named_modules().items()}
+    network = NetworkTrace(input, found.made, outputs, tensors, found.position, names)
+    network.points = _cut_points(network, made.inputs[0])
+    network.costs = _measured_costs(network, costs) if costs is not None else _graph_costs(network)
+    return network
+
+
+class _CallTracer:
+    """Records the calls of modules, and how far the random stream has come."""
+
+    def __init__(self) -> None:
+        self.made: list[TracedCall] = []
+        self.position: int | None = 0
+
+    def counting(self, model: Module) -> Any:
+        def call(x: Tensor) -> Any:
+            before, default_generator.offset = default_generator.offset, number(0, uint64)
+            try:
+                return model(x)
+            finally:
+                self._look()
+                default_generator.offset = before
+
+        return call
+
+    def __call__(self, module: Module, compute: Any) -> Any:
+        call = TracedCall(len(self.made), module)
+        self.made.append(call)
+        call.result = compute()
+        call.last = len(self.made) - 1
+        self._look()
+        call.drawn = self.position or 0
+        return call.result
+
+    def _look(self) -> None:
+        node = default_generator.offset._node
+        self.position = node.params[0] if node.op is CONST and self.position is not None else None
+
+
+def _cut_points(network: NetworkTrace, input: Node) -> list[CutPoint]:
+    found: dict[Node, CutPoint] = {}
+    for call in sorted(network.calls, key=lambda call: (call.last, call.number)):
+        node = call.result._node if isinstance(call.result, Tensor) else None
+        if node is None or node in found or node in network.outputs or not node.dtype.is_float:
+            continue
+        point = CutPoint(call, network.names.get(call.module, ""), node)
+        if call.number and _separates(network, point, input):
+            found[node] = point
+    return list(found.values())
+
+
+def _separates(network: NetworkTrace, point: CutPoint, input: Node) -> bool:
+    """Whether nothing after the cut needs the input, or what a module before the cut has computed, except through the cut."""
+    later = set(network.between(point, None))
+    before = (c for c in network.calls if c.last < point.call.number)
+    results = (r._node for call in before for r in flatten(call.result)[0] if isinstance(r, Tensor))
+    return input not in later and later.isdisjoint(r for r in results if r is not point.node)
+
+
+def _graph_costs(network: NetworkTrace) -> list[float]:
+    """Multiply-adds and bytes of results. Nodes that several parts share, such as masks, belong to the first of them."""
+    seen: set[Node] = set()
+    found = []
+    results = {r._node for c in network.calls for r in flatten(c.result)[0] if isinstance(r, Tensor)}
+    for begin, end in pairwise([None, *network.points, None]):
+        own = [n for n in network.between(begin, end) if n not in seen and n.op is not VARIABLE]
+        seen.update(own)
+        nbytes = sum(prod(n.shape) * n.dtype.itemsize for n in own if n in results)
+        found.append(float(macs(own) + BYTE_COST * nbytes))
+    return found
+
+
+def _measured_costs(network: NetworkTrace, costs: Mapping[str, float]) -> list[float]:
+    """The given seconds of layers, each in the part where the layer ends."""
+    ends = {path: call.last for call in network.calls if (path := network.names.get(call.module))}
+    unknown = [path for path in costs if path and path not in ends]
+    if unknown:
+        raise UserError("Pipeline", f"costs by the paths of layers are required; there is no layer {unknown[0]!r}.")
+    found = [0.0] * (len(network.points) + 1)
+    for path, seconds in costs.items():
+        if path:
+            part = sum(ends[path] > point.call.last for point in network.points)
+            found[part] += float(seconds)
+    return found
+
+
+def balanced(costs: Sequence[float], stages: int) -> list[int]:
+    """Where to cut a sequence so that the largest sum between two cuts is smallest: the first items of all stages but the first.
+
+    >>> balanced([1, 1, 4, 2, 2], 3)
+    [2, 3]
+    """
+    sums = list(accumulate(costs, initial=0.0))
+    # Of the first i items in so many stages: the largest sum, and the cuts.
+    best: list[tuple[float, tuple[int, ...]]] = [(sums[i], ()) for i in range(len(sums))]
+    for stage in range(1, stages):
+        best = [
+            min(((max(best[k][0], sums[i] - sums[k]), (*best[k][1], k)) for k in range(stage, i)), default=(inf, ()))
+            for i in range(len(sums))
+        ]
+    return list(best[-1][1])
+
+
+def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
+    """The cuts that balance so many stages."""
+    if len(network.points) < stages - 1:
+        raise UserError(
+            "Pipeline",
+            f"the network can be cut at {len(network.points)} places, {stages - 1} are required for {stages} stages. A place is a layer "
+            "whose result is all that later layers need: use fewer stages, or a network of more layers in a row.",
+        )
+    return [network.points[first - 1] for first in balanced(network.costs, stages)]
+
+
+def described(network: NetworkTrace, cuts: Sequence[CutPoint]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The layers of all stages in words, and their costs."""
+    ends = [0, *(network.points.index(c) + 1 for c in cuts), len(network.costs)]
+    costs = tuple(sum(network.costs[a:b]) for a, b in pairwise(ends))
+    begins = ["the input", *(f"after {c.path}" for c in cuts)]
+    stops = [*(f"to {c.path}" for c in cuts), "to the loss"]
+    return tuple(f"{a} {b}" for a, b in zip(begins, stops, strict=True)), costs
