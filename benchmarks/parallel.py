@@ -1,10 +1,10 @@
 """Data-parallel training over processes of this machine, beside torch's DistributedDataParallel (gloo): weak scaling and all-reduce.
 
-    python -m benchmarks.parallel                          ranks 1, 2, 4, ... up to the cores
-    python -m benchmarks.parallel ranks=1,8 only=resnet    some of it
-    python -m benchmarks.parallel reduce=true              all-reduce alone, beside gloo and MPI
-    python -m benchmarks.parallel peers=none               weft alone
-    python -m benchmarks.parallel save=FILE.json           keep the numbers
+    python benchmarks/parallel.py                          ranks 1, 2, 4, ... up to the cores
+    python benchmarks/parallel.py ranks=1,8 only=resnet    some of it
+    python benchmarks/parallel.py reduce=true              all-reduce alone, beside gloo and MPI
+    python benchmarks/parallel.py peers=none               weft alone
+    python benchmarks/parallel.py save=FILE.json           keep the numbers
 
 Every rank has one thread and a batch of its own; the time of a step is the median over steps of the slowest rank. weft and torch take
 turns: for each number of ranks, first the one, then the other. Efficiency is the time of one rank over that of n; "apart" is that of n
@@ -22,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import parallel_torch, parallel_weft
-from .parallel_cases import BATCH, NETWORKS, SIZES
+import parallel_torch
+import parallel_weft
+from parallel_cases import BATCH, NETWORKS, SIZES
 
 
 def main(words: list[str]) -> None:
@@ -85,7 +86,7 @@ def mpi_times(n: int) -> dict[str, float]:
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
     if "Open" in version:  # Open MPI
         command += ["--allow-run-as-root", "--oversubscribe"]
-    words = [*command, sys.executable, "-m", "benchmarks.parallel_mpi"]
+    words = [*command, sys.executable, str(Path(__file__).with_name("parallel_mpi.py"))]
     out = subprocess.run(words, capture_output=True, text=True, timeout=120)
     lines = [line for line in out.stdout.splitlines() if line.startswith("{")]
     if not lines:

@@ -1,4 +1,4 @@
-"""What benchmarks.parallel measures: the data of a rank, and how a step is timed."""
+"""What benchmarks/parallel.py measures: the data of a rank, and how a step is timed."""
 
 from __future__ import annotations
 

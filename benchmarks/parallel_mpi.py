@@ -1,4 +1,4 @@
-"""mpi4py's side of benchmarks.parallel: mpiexec -n N python -m benchmarks.parallel_mpi"""
+"""mpi4py's side of benchmarks/parallel.py: mpiexec -n N python benchmarks/parallel_mpi.py"""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-
-from .parallel_cases import SIZES, repeats, seconds
+from parallel_cases import SIZES, repeats, seconds
 
 world, found = MPI.COMM_WORLD, {}
 for size in SIZES:

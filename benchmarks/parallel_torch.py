@@ -1,4 +1,4 @@
-"""torch's side of benchmarks.parallel: DistributedDataParallel over gloo, eager, in channels-last layout."""
+"""torch's side of benchmarks/parallel.py: DistributedDataParallel over gloo, eager, in channels-last layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
+from parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
 
 
 def step_times(n: int, names: list[str]) -> dict[str, float]:

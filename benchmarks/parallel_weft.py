@@ -1,4 +1,4 @@
-"""weft's side of benchmarks.parallel."""
+"""weft's side of benchmarks/parallel.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
 
 import weft
 from weft import nn, optim, parallel, zoo
-
-from .parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
 
 
 def step_times(n: int, names: list[str], exchange: bool = True) -> dict[str, float]:

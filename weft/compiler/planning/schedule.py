@@ -88,7 +88,9 @@ def schedule(
     awaited = {k for waiting in after.values() for k in waiting}
     # Kernels that none depends on come last, side by side: the updates of an optimizer need no barrier between them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
-    order_found = _freeing_early(_ordered(fused.kernels, after, position), after, last, results, early_free_bytes)
+    in_order = _ordered(fused.kernels, after, position)
+    levels = _collective_levels(in_order, after)
+    order_found = _freeing_early(in_order, after, last, levels, results, early_free_bytes)
     state = set(updates.values())
 
     def comes_first(kernel: Kernel) -> bool:
@@ -116,6 +118,18 @@ def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
     collectives.sort(key=lambda k: number[k.anchor])  # type: ignore[index]
     for earlier, later in pairwise(collectives):
         order.put_after(later, {earlier})
+
+
+def _collective_levels(order: Sequence[Kernel], after: Mapping[Kernel, set[Kernel]]) -> dict[Kernel, int]:
+    """How many collectives lie on the way to each kernel, itself included.
+
+    Kernels are scheduled by level: everything that needs no collective runs before the first one, where processes wait for the slowest. The
+    processes then wait once for the whole backward pass, and not for every layer of it.
+    """
+    levels: dict[Kernel, int] = {}
+    for kernel in order:
+        levels[kernel] = max((levels[k] for k in after[kernel]), default=0) + is_collective(kernel)
+    return levels
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
@@ -207,10 +221,11 @@ def _freeing_early(
     order: Sequence[Kernel],
     after: Mapping[Kernel, set[Kernel]],
     last: Collection[Kernel],
+    levels: Mapping[Kernel, int],
     results: Collection[Node],
     early_free_bytes: int,
 ) -> list[Kernel]:
-    """The same order, `last` at the end, except that of the ready kernels one that frees enough memory goes first."""
+    """The same order by levels, `last` at the end, except that of the ready kernels one that frees enough memory goes first."""
     readers = Counter(n for k in order for n in k.reads)
     made = {o for k in order for o in k.outputs if o not in results}
     followers: dict[Kernel, list[Kernel]] = defaultdict(list)
@@ -228,7 +243,7 @@ def _freeing_early(
     for kernel in order:
         for node in kernel.reads:
             waiting_for[node].append(kernel)
-    position = {k: (k in last, i) for i, k in enumerate(order)}
+    position = {k: (levels[k], k in last, i) for i, k in enumerate(order)}
     by_place = {place: k for k, place in position.items()}
     ready = [position[k] for k in order if not missing[k]]
     heapify(ready)
@@ -238,7 +253,7 @@ def _freeing_early(
     done: set[Kernel] = set()
     found = []
     while ready:
-        if eager:
+        if eager and eager[0][0] <= ready[0][0]:
             kernel = by_place[heappop(eager)]
         else:
             kernel = by_place[heappop(ready)]

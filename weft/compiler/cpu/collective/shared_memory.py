@@ -29,7 +29,7 @@ from .phases import ARGUMENTS, phase
 
 _TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
 TWO_PHASES = 1 << 14  # bytes from which on each of more than two processes sums a part, and then copies the other parts
-YIELDS, LONGEST_SLEEP = 1_000, 1_000  # how often a core is given away before a thread sleeps; microseconds
+YIELDS, LONGEST_SLEEP = 100_000, 1_000  # how often a core is given away before a thread sleeps; microseconds
 T = TypeVar("T")
 
 
