@@ -24,6 +24,7 @@ from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, emit
 from .creation import zeros
 from .declare import accept
 from .elementwise import astype, where
+from .indexing import take
 from .movement import moveaxis, reshape
 
 Axes = meshes.Axes
@@ -88,7 +89,9 @@ def _gather_infer(x: Node, axis: str, mesh: Axes, loss: str) -> Type:
 def _gather_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, loss: str) -> tuple[Tensor]:
     if loss == "summed":
         return (emit(_REDUCE_SCATTER, (g,), (axis, mesh, "sum")),)
-    return (g[emit(_AXIS_INDEX, (), (axis, mesh))],)
+    return (
+        take(g, emit(_AXIS_INDEX, (), (axis, mesh)), axis=0),
+    )  # g[...] would read the number and make it part of the program
 
 
 _ALL_GATHER: Op = Op(

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from ..mesh.parts import Part
+from ..ops.collective import all_reduce
 from ..ops.elementwise import add, sqrt, where
 from ..ops.math import clip
 from ..tensor import Tensor
 from .transform import wide
 
 
-def norm(gs: Sequence[Tensor]) -> Tensor:
-    """The global norm: the norm of all gradients as one vector."""
+def norm(gs: Sequence[Tensor], parts: Sequence[Part | None] = ()) -> Tensor:
+    """The global norm: the norm of all gradients as one vector. `parts`: of which each process has only its part."""
     squares = [(g * g).sum() for g in (g.astype(wide(g.dtype)) for g in gs)]
-    return sqrt(reduce(add, squares))
+    axes = [None if part is None else part.axis for part in parts or [None] * len(gs)]
+    totals = []
+    for axis in dict.fromkeys(axes):
+        total = reduce(add, [s for s, a in zip(squares, axes, strict=True) if a == axis])
+        totals.append(total if axis is None else all_reduce(total, axis))
+    return sqrt(reduce(add, totals))
 
 
-def clip_norm(gs: Sequence[Tensor], longest: float) -> list[Tensor]:
+def clip_norm(gs: Sequence[Tensor], longest: float, parts: Sequence[Part | None] = ()) -> list[Tensor]:
     """Scale all gradients so that their global norm is at most `longest`."""
-    length = norm(gs)
+    length = norm(gs, parts)
     factor = where(length > longest, longest / length, 1.0)
     return [g * factor.astype(g.dtype) for g in gs]
 

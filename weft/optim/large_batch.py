@@ -131,6 +131,8 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
 class LayerwiseRate(Transform):
     """The rule of `lars`, without the momentum."""
 
+    elementwise = False
+
     def __init__(self, weight_decay: float, trust: float, eps: float) -> None:
         self.weight_decay, self.trust, self.eps = weight_decay, trust, eps
 
@@ -144,12 +146,16 @@ class LayerwiseRate(Transform):
 class TrustRatio(Transform):
     """Scale the update to the norm of the parameter."""
 
+    elementwise = False
+
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         return g * _ratio(length(p), length(g))
 
 
 class UnitLength(Transform):
     """The gradient over the root of the moving average of its squared norm."""
+
+    elementwise = False
 
     def __init__(self, keep: float, eps: float) -> None:
         self.keep, self.eps = keep, eps
@@ -164,6 +170,8 @@ class UnitLength(Transform):
 
 class FactoredSquares(Transform):
     """The gradient over its root mean square, which for a matrix is factored into rows and columns."""
+
+    elementwise = False
 
     def __init__(self, decay: float, eps: float) -> None:
         self.decay, self.eps = decay, eps
@@ -188,6 +196,8 @@ class FactoredSquares(Transform):
 class Relative(Transform):
     """Clip the RMS of updates to `clip`, and scale them by the RMS of the parameter."""
 
+    elementwise = False
+
     def __init__(self, clip: float, least: float) -> None:
         self.clip, self.least = clip, least
 
@@ -197,6 +207,8 @@ class Relative(Transform):
 
 class Orthogonal(Transform):
     """Orthogonalize the gradient as a matrix by the Newton-Schulz iteration."""
+
+    elementwise = False
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -218,6 +230,8 @@ def _matrix(x: Tensor) -> Tensor:
 
 class ByShape(Transform):
     """One chain for matrices, another for everything else."""
+
+    elementwise = False
 
     def __init__(self, matrices: Sequence[Transform], others: Sequence[Transform]) -> None:
         self.matrices, self.others = matrices, others

@@ -11,3 +11,8 @@ from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
 from .ranks import RankPool as RankPool
 from .ranks import run as run
+from .split.split import split as split
+from .split.state import load_whole as load_whole
+from .split.state import load_whole_optimizer as load_whole_optimizer
+from .split.state import whole_optimizer_state as whole_optimizer_state
+from .split.state import whole_state as whole_state

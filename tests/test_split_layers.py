@@ -1,0 +1,183 @@
+"""Networks whose layers are split between processes against the same network in one process: results, gradients, weights after steps."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, optim, parallel
+from weft.errors import UserError
+from weft.parallel.split.region import Window
+
+CLASSES = 4
+
+
+class Language(nn.Module):
+    """Two transformer blocks between an embedding and a projection."""
+
+    def __init__(self, dropout=0.0):
+        self.tokens = nn.Embedding(13, 8)  # does not divide evenly
+        self.blocks = [
+            nn.TransformerBlock(8, 4, rotary=True, dropout=dropout),
+            nn.TransformerBlock(8, 8, key_heads=4, norm_first=False),
+        ]
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        y = self.tokens(x)
+        for block in self.blocks:
+            y = block(y)
+        return self.head(self.norm(y))
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Linear(4, 8, activation="tanh"), nn.Dropout(0.25), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, CLASSES)
+    )
+
+
+def lenet():
+    """13 rows become 13, 7, 5 and 2: none of them divides evenly among 4."""
+    return nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1, activation="tanh"), nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(8, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4 * 2 * 2, CLASSES),
+    )  # fmt: skip
+
+
+def residual():
+    """Rows of 12, then 6, with a dilation and a depthwise convolution."""
+    body = nn.Sequential(
+        nn.Conv2d(4, 4, 3, stride=2, padding="same", bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=2, dilation=2, bias=False), nn.BatchNorm2d(4),
+    )  # fmt: skip
+    shortcut = nn.Sequential(nn.Conv2d(4, 4, 1, stride=2, bias=False), nn.BatchNorm2d(4))
+    return nn.Sequential(
+        nn.Conv2d(4, 4, 3, padding=1), nn.Residual(body, shortcut, activation="relu"),
+        nn.DepthwiseConv2d(4, 3, padding="same"), nn.GlobalAvgPool(), nn.Linear(4, CLASSES),
+    )  # fmt: skip
+
+
+def convolutions(how):
+    return {"layers.0": how, "layers.1.body.layers.0": how, "layers.1.body.layers.3": how, "layers.1.shortcut.layers.0": how, "layers.2": how}  # fmt: skip
+
+
+CASES = {  # the network, its input, the plan
+    "mlp by output and input": (mlp, (4, 4), {"layers.0": "output", "layers.2": "input", "layers.4": "output"}),
+    "mlp mixed": (mlp, (4, 4), {"layers.0": "input", "layers.2": "batch", "layers.4": "input"}),
+    "lenet by batch": (lenet, (4, 4, 13, 11), {"layers.0": "batch", "layers.2": "batch"}),
+    "lenet by output map": (lenet, (4, 4, 13, 11), {"layers.0": "output", "layers.2": "output", "layers.6": "input"}),
+    "lenet by input map": (lenet, (4, 4, 13, 11), {"layers.0": "input", "layers.2": "input"}),
+    "lenet by region": (lenet, (4, 4, 13, 11), {"layers.0": "region", "layers.2": "region"}),
+    "lenet mixed": (lenet, (4, 4, 13, 11), {"layers.0": "region", "layers.2": "output", "layers.6": "batch"}),
+    "residual by region": (residual, (4, 4, 12, 5), convolutions("region")),
+    "residual by batch": (residual, (4, 4, 12, 5), convolutions("batch") | {"layers.4": "batch"}),
+    "residual by output map": (residual, (4, 4, 12, 5), convolutions("output")),
+    "transformer": (Language, (4, 5), {"tokens": "vocabulary", "blocks.*": "heads", "head": "output"}),
+}
+
+
+def examples(shape, dtype):
+    rng = np.random.default_rng(5)
+    if len(shape) == 2 and shape[1] == 5:
+        return rng.integers(0, 13, shape), rng.integers(0, CLASSES, shape)
+    return rng.normal(size=shape).astype(dtype), rng.integers(0, CLASSES, shape[0])
+
+
+# --- what every process runs -----------------------------------------------------------------------------------------------
+
+
+def mesh_of(**axes):
+    """One mesh of each form a process."""
+    found = vars(parallel).setdefault("_test_meshes", {})
+    key = tuple(axes.items())
+    if key not in found:
+        found[key] = parallel.Mesh(**axes)
+    weft.mesh.mesh._current.remove(found[key])
+    weft.mesh.mesh._current.append(found[key])
+    return found[key]
+
+
+def network(case, dtype):
+    weft.random.seed(3)
+    make, shape, plan = CASES[case]
+    return make().astype(dtype), examples(shape, dtype), plan
+
+
+def trained(model, x, y, *, adam, reduce=lambda g: g, steps=3):
+    """Losses, the first gradients by name, and results in evaluation mode after some steps."""
+    # Gradients that cancel exactly (of key biases) are rounding errors here, which Adam would scale to whole steps: hence its eps.
+    optimizer = optim.adam(model, rate=0.01, eps=1e-3) if adam else optim.sgd(model, rate=0.1, momentum=0.9)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        gradients = [reduce(g) for g in weft.gradients(loss, optimizer.parameters)]
+        optimizer.step(gradients)
+        return loss, gradients
+
+    weft.random.seed(4)
+    losses, gradients = zip(*(step(x, y) for _ in range(steps)), strict=True)
+    return np.array([loss.item() for loss in losses]), gradients[0], model.eval()(x).numpy(), optimizer
+
+
+def whole_gradients(model, gradients):
+    found = {}
+    for (name, parameter), g in zip(model.named_parameters().items(), gradients, strict=True):
+        part = weft.mesh.parts.part_of(parameter)
+        if part is not None:
+            pieces = parallel.all_gather(g, part.axis).numpy()
+            g = weft.asarray(np.concatenate(pieces, axis=part.dim).take(range(part.size), axis=part.dim))
+        found[name] = g.numpy()
+    return found
+
+
+def one_process(case, dtype, adam):
+    model, (x, y), _ = network(case, dtype)
+    losses, gradients, result, _ = trained(model, x, y, adam=adam)
+    names = list(model.named_parameters())
+    return losses, result, dict(zip(names, (g.numpy() for g in gradients), strict=True)), values_of(model)
+
+
+def values_of(model):
+    return {name: tensor.numpy() for name, tensor in model.named_tensors().items()}
+
+
+def split_cases(axes, cases, dtype, adam):
+    """Of each case: losses, results, whole gradients and whole weights after some steps."""
+    mesh_of(**axes)
+    found = {}
+    for case in cases:
+        model, (x, y), plan = network(case, dtype)
+        model = parallel.split(model, weft.asarray(x), plan=plan)
+        losses, gradients, result, _ = trained(model, x, y, adam=adam)
+        found[case] = losses, result, whole_gradients(model, gradients), parallel.whole_state(model)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with parallel.RankPool(4, threads=1) as made:
+        yield made
+
+
+def close(got, wanted, tolerance):
+    """Equal up to rounding, relative to the largest element."""
+    assert got.shape == wanted.shape
+    return np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("axes", "dtype", "adam", "tolerance"),
+    [({"model": 4}, "float32", True, 1e-6), ({"data": 2, "model": 2}, "float64", False, 1e-12)],
+)
+def test_split_networks_compute_and_learn_what_one_process_does(pool, axes, dtype, adam, tolerance):
+    everyone = pool.run(split_cases, axes, list(CASES), dtype, adam)
+    for case in CASES:
+        losses, result, gradients, state = one_process(case, dtype, adam)
+        for found in everyone:
+            assert close(found[case][0], losses, tolerance), case
+            assert close(found[case][1], result, 10 * tolerance), case  # of weights that differ
+            for i, wanted in ((2, gradients), (3, state)):
+                assert list(found[case][i]) == list(wanted), case
+                wrong = [name for name, v in wanted.items() if not close(found[case][i][name], v, tolerance)]
+                assert not wrong, (case, wrong)
