@@ -5,7 +5,6 @@ import pytest
 
 import weft
 from weft import nn, optim, parallel
-from weft.errors import UserError
 from weft.parallel.split.region import Window
 
 CLASSES = 4
@@ -116,6 +115,10 @@ def trained(model, x, y, *, adam, reduce=lambda g: g, steps=3):
         return loss, gradients
 
     weft.random.seed(4)
+    if weft.knobs.device == "cpu" and weft.parallel.world().rank == 0:
+        step.passes(x, y)  # one process compiles, the others find the code
+    if weft.parallel.world().size > 1:
+        parallel.barrier("model")
     losses, gradients = zip(*(step(x, y) for _ in range(steps)), strict=True)
     return np.array([loss.item() for loss in losses]), gradients[0], model.eval()(x).numpy(), optimizer
 
@@ -142,16 +145,18 @@ def values_of(model):
     return {name: tensor.numpy() for name, tensor in model.named_tensors().items()}
 
 
-def split_cases(axes, cases, dtype, adam):
+def split_cases(device, axes, cases, dtype, adam):
     """Of each case: losses, results, whole gradients and whole weights after some steps."""
     mesh_of(**axes)
-    found = {}
-    for case in cases:
-        model, (x, y), plan = network(case, dtype)
-        model = parallel.split(model, weft.asarray(x), plan=plan)
-        losses, gradients, result, _ = trained(model, x, y, adam=adam)
-        found[case] = losses, result, whole_gradients(model, gradients), parallel.whole_state(model)
-    return found
+    with weft.knobs.set(device=device):
+        return {case: split_case(case, dtype, adam) for case in cases}
+
+
+def split_case(case, dtype, adam):
+    model, (x, y), plan = network(case, dtype)
+    model = parallel.split(model, weft.asarray(x), plan=plan)
+    losses, gradients, result, _ = trained(model, x, y, adam=adam)
+    return losses, result, whole_gradients(model, gradients), parallel.whole_state(model)
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +171,30 @@ def close(got, wanted, tolerance):
     return np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
+TWO_RANKS = [
+    "mlp mixed",
+    "lenet by output map",
+    "lenet by region",
+    "residual by region",
+    "residual by batch",
+    "transformer",
+]
+
+
 @pytest.mark.parametrize(
-    ("axes", "dtype", "adam", "tolerance"),
-    [({"model": 4}, "float32", True, 1e-6), ({"data": 2, "model": 2}, "float64", False, 1e-12)],
+    ("device", "cases", "axes", "dtype", "adam", "tolerance"),
+    [
+        ("reference", list(CASES), {"model": 4}, "float32", True, 1e-6),
+        ("reference", TWO_RANKS, {"data": 2, "model": 2}, "float64", False, 1e-12),
+        ("cpu", ["lenet mixed"], {"model": 4}, "float32", False, 1e-6),
+    ],
 )
-def test_split_networks_compute_and_learn_what_one_process_does(pool, axes, dtype, adam, tolerance):
-    everyone = pool.run(split_cases, axes, list(CASES), dtype, adam)
-    for case in CASES:
-        losses, result, gradients, state = one_process(case, dtype, adam)
+def test_split_networks_compute_and_learn_what_one_process_does(pool, device, cases, axes, dtype, adam, tolerance):
+    """Every split where programs run without being compiled, which takes seconds; one network as it is used."""
+    everyone = pool.run(split_cases, device, axes, cases, dtype, adam)
+    for case in cases:
+        with weft.knobs.set(device=device):
+            losses, result, gradients, state = one_process(case, dtype, adam)
         for found in everyone:
             assert close(found[case][0], losses, tolerance), case
             assert close(found[case][1], result, 10 * tolerance), case  # of weights that differ
@@ -181,3 +202,122 @@ def test_split_networks_compute_and_learn_what_one_process_does(pool, axes, dtyp
                 assert list(found[case][i]) == list(wanted), case
                 wrong = [name for name, v in wanted.items() if not close(found[case][i][name], v, tolerance)]
                 assert not wrong, (case, wrong)
+
+
+# --- with data parallelism, clipping and checkpoints ----------------------------------------------------------------------------
+
+
+def plain():
+    weft.random.seed(3)
+    return nn.Sequential(nn.Embedding(13, 8), nn.Linear(8, 8, activation="tanh"), nn.Linear(8, CLASSES))
+
+
+def tokens():
+    rng = np.random.default_rng(7)
+    return rng.integers(0, 13, (4, 3)), rng.integers(0, CLASSES, (4, 3))
+
+
+def steps(model, optimizer, x, y, reduce=lambda g: g):
+    @weft.jit
+    def step():
+        gradients = weft.gradients(weft.cross_entropy(model(x), y), optimizer.parameters)
+        optimizer.step([reduce(g) for g in gradients])
+
+    for _ in range(3):
+        step()
+
+
+PLAN = {"layers.0": "vocabulary", "layers.1": "output", "layers.2": "input"}
+
+
+def data_and_model_parallel():
+    """Whole weights and optimizer state after steps on 2 x 2 processes; then the same, loaded on 4 x 1 and gathered again."""
+    with weft.knobs.set(device="reference"):
+        mesh = mesh_of(data=2, model=2)
+        x, y = (part[2 * mesh.index("data") : 2 * mesh.index("data") + 2] for part in tokens())
+        model = parallel.split(plain(), weft.asarray(x), plan=PLAN)
+        optimizer = optim.adam(model, rate=0.01, eps=1e-3, clip_norm=0.1)
+        steps(model, optimizer, x, y, lambda g: parallel.all_reduce(g, "data") / 2.0)
+        saved = parallel.whole_state(model), parallel.whole_optimizer_state(optimizer)
+        mesh_of(model=4)
+        other = parallel.split(plain(), weft.asarray(x), plan=PLAN)
+        optimizer = optim.adam(other, rate=0.01, eps=1e-3, clip_norm=0.1)
+        parallel.load_whole(other, saved[0])
+        parallel.load_whole_optimizer(optimizer, saved[1])
+        return saved, (parallel.whole_state(other), parallel.whole_optimizer_state(optimizer)), errors_of(other)
+
+
+def errors_of(split_model):
+    """What is refused, as messages."""
+    tied = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    tied[1].weight = tied[0].weight
+    attempts = [
+        lambda: parallel.split(nn.Linear(8, 6), (4, 8), plan={"": "output"}),
+        lambda: parallel.split(nn.Linear(8, 8, activation="softmax"), (4, 8), plan={"": "output"}),
+        lambda: parallel.split(tied, (4, 8), plan={"layers.0": "output"}),
+        lambda: parallel.split(nn.Sequential(nn.Linear(8, 8)), (4, 8), plan={"layers.1": "output"}),
+        lambda: parallel.split(nn.Linear(8, 8), (4, 8), plan={"": "region"}),
+        lambda: parallel.split(nn.Linear(8, 8), (4, 8), plan={"": "batch"})(weft.ones((6, 8))),
+        lambda: optim.lamb(split_model),
+        lambda: parallel.load_whole(split_model, {"layers.1.weight": np.zeros((9, 8))}),
+    ]
+    return [message(attempt) for attempt in attempts]
+
+
+def message(attempt):
+    try:
+        attempt()
+    except weft.errors.UserError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def test_checkpoints_are_whole_and_gradients_are_clipped_by_the_norm_of_all_parts(pool):
+    everyone = pool.run(data_and_model_parallel)
+    with weft.knobs.set(device="reference"):
+        model = plain()
+        optimizer = optim.adam(model, rate=0.01, eps=1e-3, clip_norm=0.1)
+        steps(model, optimizer, *tokens())
+        wanted = values_of(model), {name: t.numpy() for name, t in optimizer.named_state().items()}
+    for saved, loaded, _ in everyone:
+        for i in (0, 1):
+            assert list(saved[i]) == list(wanted[i])
+            assert all(close(saved[i][name], value, 1e-6) for name, value in wanted[i].items())
+            assert all(np.array_equal(saved[i][name], loaded[i][name]) for name in saved[i])
+    parts = [
+        "the outputs of Linear must be a multiple of the 4 processes, got 6", "the activation softmax of Linear is not elementwise",
+        "layers.0.weight is used by something else than its layer", "there is no layer 'layers.1'",
+        "which can be split by output, input, batch, got 'region'", "a batch that is a multiple of the 4 processes is required, got 6",
+        "[lamb] it needs whole tensors", "layers.1.weight of size 8 along dimension 0 is required, got (9, 8)",
+    ]  # fmt: skip
+    for part, found in zip(parts, everyone[0][2], strict=True):
+        assert part in found
+
+
+# --- windows over parts of the rows, without processes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_process_gets_exactly_the_rows_that_its_results_need(ranks):
+    for rows in (5, 8, 13):
+        for kernel, stride, dilation, before, behind in [
+            (1, 1, 1, 0, 0),
+            (3, 1, 1, 1, 1),
+            (3, 2, 1, 0, 1),
+            (2, 2, 1, 0, 0),
+            (3, 1, 2, 2, 2),
+            (5, 3, 1, 4, 4),
+        ]:
+            reach = (kernel - 1) * dilation + 1
+            results = (rows + before + behind - reach) // stride + 1
+            if results < 1:
+                continue
+            window = Window(rows, results, kernel, stride, dilation, before, ranks)
+            mine, count = -(-rows // ranks), -(-results // ranks)
+            above, below = window.halo()
+            for rank, start in enumerate(window.starts()):
+                held = range(rank * mine - above, (rank + 1) * mine + below)
+                for result in range(rank * count, min((rank + 1) * count, results)):
+                    first = result * stride - before
+                    assert rank * mine + start + (result - rank * count) * stride == first
+                    assert all(row in held for row in range(first, first + reach, dilation) if 0 <= row < rows)

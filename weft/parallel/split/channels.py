@@ -79,8 +79,9 @@ class ConvByOutput(SplitLayer):
 
     def compute(self, x: Tensor) -> Tensor:
         groups = getattr(self, "groups", 1)
-        mine = {"groups": groups // self._place.shapes.ranks} if groups > 1 else {}
-        return self.call_layer(x, **mine)  # type: ignore[no-any-return]
+        if groups == 1:
+            return self.call_layer(x)  # type: ignore[no-any-return]
+        return self.call_layer(x, groups=groups // self._place.shapes.ranks)  # type: ignore[no-any-return]
 
 
 class ConvByInput(SplitLayer):

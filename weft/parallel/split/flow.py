@@ -158,5 +158,5 @@ class _Groups:
     def _numbered(self, call: _Call, numbers: dict[Node, int]) -> LayerCall:
         assert call.result is not None
         x, y = call.inputs[0], call.result
-        groups = [numbers.setdefault(self._root(n), len(numbers)) for n in (x, y)]
-        return LayerCall(call.layer, *groups, x.shape, y.shape, y.dtype.itemsize, x.tracked)
+        source, result = (numbers.setdefault(self._root(n), len(numbers)) for n in (x, y))
+        return LayerCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked)
