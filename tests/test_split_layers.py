@@ -171,14 +171,7 @@ def close(got, wanted, tolerance):
     return np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
-TWO_RANKS = [
-    "mlp mixed",
-    "lenet by output map",
-    "lenet by region",
-    "residual by region",
-    "residual by batch",
-    "transformer",
-]
+TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "transformer"]
 
 
 @pytest.mark.parametrize(

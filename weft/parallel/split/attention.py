@@ -14,7 +14,7 @@ from ...ops.elementwise import where
 from ...random import bernoulli
 from ...tensor import Tensor, as_tensor
 from .channels import LinearByInput
-from .layer import Place, Shapes, SplitLayer, cut_tensor, divisible, elementwise_activation
+from .layer import Message, Place, Shapes, SplitLayer, cut_tensor, divisible, elementwise_activation, result_sum
 from .layout import Layout, Whole, own_part
 
 
@@ -31,6 +31,10 @@ class AttentionByHeads(SplitLayer):
         if layer.alibi:
             raise UserError("split", "attention with alibi=True has a bias for each head, and is not split by heads.")
         return None, None
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
         for name in ("query", "key", "value"):
@@ -82,6 +86,10 @@ class FeedForwardByHidden(SplitLayer):
         divisible(layer, "the hidden features", layer.first.weight.shape[0], shapes.ranks)
         elementwise_activation(layer.first)
         return None, None
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
         self._hidden = self.first.weight.shape[0]

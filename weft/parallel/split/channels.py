@@ -15,7 +15,7 @@ from ...ops.elementwise import where
 from ...ops.indexing import embedding
 from ...ops.movement import expand_dims, reshape
 from ...tensor import Tensor
-from .layer import Shapes, SplitLayer, divisible, elementwise_activation
+from .layer import Message, Shapes, SplitLayer, divisible, elementwise_activation, result_sum
 from .layout import CHANNELS, Layout, Whole
 
 
@@ -50,6 +50,10 @@ class LinearByInput(SplitLayer):
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         divisible(layer, "the inputs", shapes.x[-1], shapes.ranks)
         return Layout(len(shapes.x) - 1, shapes.x[-1]), None
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
         self.cut("weight", 1)
@@ -101,6 +105,10 @@ class ConvByInput(SplitLayer):
             )
         return Layout(CHANNELS, shapes.x[1]), None
 
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize)
+
     def cut_parameters(self) -> None:
         self.cut("weight", 1)
 
@@ -125,6 +133,10 @@ class EmbeddingByVocabulary(SplitLayer):
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         return None, None
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
         self.cut("weight", 0)

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...graph.node import DATA, VARIABLE, Node, Shape
+from ...graph.node import CLOCK, DATA, VARIABLE, Node, Shape, toposort
 from ...nn.module import Module, listening, own_tensors
-from ...nn.summary import type_of
+from ...nn.summary import macs, type_of
 from ...tensor import as_tensor
 from ...tracing.trace import trace
 from ...tree import flatten
@@ -31,6 +31,7 @@ class LayerCall:
     y: Shape
     itemsize: int
     differentiated: bool  # whether its input depends on parameters
+    macs: int  # multiply-adds of its products and convolutions
 
 
 @dataclass
@@ -48,6 +49,9 @@ def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module]) ->
     recorder = _Recorder(set(layers))
     with _tracing_mode(model), listening(recorder):
         traced = trace(lambda *xs: model(*xs), types, flatten(tuple(0 for _ in types))[1])
+    nodes = [n for n in toposort(traced.outputs) if n.abstract]
+    for call in recorder.calls:
+        call.macs = macs([n for n in nodes if call.begin < n.serial <= call.end])
     return _Groups(recorder.calls, traced.outputs).flow()
 
 
@@ -55,7 +59,10 @@ def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module]) ->
 class _Call:
     layer: Module
     inputs: list[Node]
+    begin: int  # of the CLOCK
+    end: int = 0
     result: Node | None = None
+    macs: int = 0
 
 
 class _Recorder:
@@ -69,12 +76,12 @@ class _Recorder:
     def begins(self, module: Module, args: tuple[Any, ...]) -> None:
         if self._inside is None and module in self.layers:
             tensors = [a for a in flatten(args)[0] if a is not None]
-            self.calls.append(_Call(module, [as_tensor(a).node for a in tensors]))
+            self.calls.append(_Call(module, [as_tensor(a).node for a in tensors], CLOCK.nodes))
             self._inside = module
 
     def ends(self, module: Module, result: Any) -> None:
         if self._inside is module:
-            self.calls[-1].result = as_tensor(result).node
+            self.calls[-1].result, self.calls[-1].end = as_tensor(result).node, CLOCK.nodes
             self._inside = None
 
 
@@ -159,4 +166,4 @@ class _Groups:
         assert call.result is not None
         x, y = call.inputs[0], call.result
         source, result = (numbers.setdefault(self._root(n), len(numbers)) for n in (x, y))
-        return LayerCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked)
+        return LayerCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked, call.macs)

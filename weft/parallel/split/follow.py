@@ -15,7 +15,7 @@ from ...ops.reduce import max as reduce_max
 from ...ops.reduce import sum as reduce_sum
 from ...tensor import Tensor
 from .attention import part_dropout
-from .layer import ByBatch, Shapes, SplitLayer
+from .layer import ByBatch, Message, Shapes, SplitLayer, parameter_sums, result_sum
 from .layout import BATCH, CHANNELS, ROWS, Layout, Whole, is_uneven, real_rows
 
 
@@ -34,6 +34,13 @@ class BatchNormFollowing(SplitLayer):
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         return given, given
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        if wanted is None or wanted.dim == CHANNELS:
+            return []
+        sums = [Message("all_reduce", shapes.y[1] * itemsize)] * 4  # mean and variance, forward and backward
+        return parameter_sums(layer) + sums
 
     def cut_parameters(self) -> None:
         if _dim(self) == CHANNELS:
@@ -79,6 +86,10 @@ class GlobalPoolFollowing(SplitLayer):
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         return given, None if isinstance(given, Layout) and given.dim >= ROWS else given
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return result_sum(shapes, itemsize) if wanted and wanted.dim >= ROWS else []
 
     def compute(self, x: Tensor) -> Tensor:
         layout, axis = self._place.wanted, self._place.axis

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import prod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,13 @@ class Place:
     shapes: Shapes
 
 
+class Message(NamedTuple):
+    """What a collective sends in a training step: the bytes of the whole value."""
+
+    collective: str  # "all_reduce", "all_gather", "reduce_scatter" or "shift"
+    nbytes: int
+
+
 class SplitLayer(Module):
     """See the top of this file. A subclass has `layouts` and `compute`."""
 
@@ -64,6 +72,11 @@ class SplitLayer(Module):
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole] | None:
         """The layouts that it reads and computes; None if it needs its input whole after all. An error if it cannot be split."""
         raise NotImplementedError
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        """What is sent inside of it in a training step, without what brings its input and its result into other layouts."""
+        return []
 
     def cut_parameters(self) -> None:
         """Keep only this process's parts of the parameters, by `cut`."""
@@ -152,6 +165,17 @@ def kind(layer: Module) -> str:
     return type(layer).__name__
 
 
+def parameter_sums(layer: Module) -> list[Message]:
+    """The sums of the gradients of parameters that all processes have."""
+    trained = [t for _, t in own_tensors(layer) if t.requires_grad]
+    return [Message("all_reduce", t.size * t.dtype.itemsize) for t in trained]
+
+
+def result_sum(shapes: Shapes, itemsize: int) -> list[Message]:
+    """The sum of the parts of a result."""
+    return [Message("all_reduce", prod(shapes.y) * itemsize)]
+
+
 class ByBatch(SplitLayer):
     """Each process computes its share of the examples, with all parameters."""
 
@@ -165,6 +189,10 @@ class ByBatch(SplitLayer):
             )
         examples = Layout(0, None)
         return examples, examples
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return parameter_sums(layer)
 
     def compute(self, x: Tensor) -> Tensor:
         return self.call_layer(x, self.shared)  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...nn.module import Module
 from .flow import Flow, LayerCall
@@ -12,14 +12,20 @@ from .rules import FOLLOWING
 
 Rules = Mapping[Module, type[SplitLayer]]  # how layers are split
 Layouts = Mapping[int, Whole]  # of groups of values
+Find = Callable[[LayerCall, type[SplitLayer], Whole, int], tuple[Whole, Whole] | None]
 
 
-def rule_of(layer: Module, rules: Rules) -> type[SplitLayer]:
-    """How a layer is split: as planned, or as its input is."""
-    return rules.get(layer) or FOLLOWING[type(layer)]
+def rule_of(layer: Module, rules: Rules) -> type[SplitLayer] | None:
+    """How a layer is split: as planned, or as its input is; None if it is computed whole."""
+    return rules.get(layer) or FOLLOWING.get(type(layer))
 
 
-def propagate(flow: Flow, rules: Rules, ranks: int) -> Layouts:
+def layouts_around(call: LayerCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
+    """The layouts that a split layer reads and computes."""
+    return rule.layouts(call.layer, given, Shapes(call.x, call.y, ranks))
+
+
+def propagate(flow: Flow, rules: Rules, ranks: int, find: Find = layouts_around) -> Layouts:
     """The layout of each group: the one that all layers which compute a value of it agree on, else whole.
 
     Groups begin unknown. Layers that follow their input are asked once that is known; a group changes at most twice, so this ends.
@@ -29,18 +35,20 @@ def propagate(flow: Flow, rules: Rules, ranks: int) -> Layouts:
     while changed:
         before = dict(known)
         for call in flow.calls:
-            _step(call, known, rules, ranks)
+            _step(call, known, rules, ranks, find)
         changed = known != before
     return {group: known.get(group) for call in flow.calls for group in (call.source, call.result)}
 
 
-def _step(call: LayerCall, known: dict[int, Whole], rules: Rules, ranks: int) -> None:
-    follows, given = call.layer not in rules, known.get(call.source)
-    if follows and call.source not in known:
+def _step(call: LayerCall, known: dict[int, Whole], rules: Rules, ranks: int, find: Find) -> None:
+    rule, given, natural = rule_of(call.layer, rules), known.get(call.source), None
+    follows = call.layer not in rules
+    if rule is None:
+        known[call.source] = None
+    elif follows and call.source not in known:
         return
-    natural = None
-    if not follows or given is not None:
-        found = rule_of(call.layer, rules).layouts(call.layer, given, Shapes(call.x, call.y, ranks))
+    elif not follows or given is not None:
+        found = find(call, rule, given, ranks)
         if found is None:
             known[call.source] = None
         else:

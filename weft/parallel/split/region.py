@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ...dtypes import finfo
@@ -20,7 +21,7 @@ from ...ops.indexing import take
 from ...ops.movement import concat, cut, pad
 from ...tensor import Tensor
 from .channels import conv_groups
-from .layer import Shapes, SplitLayer, elementwise_activation
+from .layer import Message, Shapes, SplitLayer, elementwise_activation, parameter_sums
 from .layout import ROWS, Layout, Whole, is_uneven, real_rows
 
 
@@ -98,6 +99,12 @@ def _halo(x: Tensor, count: int, by: int, axis: str) -> list[Tensor]:
     return found[::-1] if by > 0 else found
 
 
+def halo_traffic(window: Window, shapes: Shapes, itemsize: int) -> list[Message]:
+    """The rows that a process sends in the forward pass, and their derivatives that it sends back."""
+    row = prod(shapes.x) // shapes.x[ROWS] * itemsize
+    return [Message("shift", count * row) for count in window.halo() for _ in ("forward", "backward") if count]
+
+
 class ConvByRegion(SplitLayer):
     """Each process computes some of the rows of all channels, with all filters."""
 
@@ -110,6 +117,10 @@ class ConvByRegion(SplitLayer):
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         elementwise_activation(layer)
         return Layout(ROWS, shapes.x[ROWS]), Layout(ROWS, shapes.y[ROWS])
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return parameter_sums(layer) + halo_traffic(cls.window(layer, shapes), shapes, itemsize)
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> Window:
@@ -154,6 +165,10 @@ class PoolByRegion(SplitLayer):
             if counts_differ or _overhang(layer, shapes):
                 return None
         return given, Layout(ROWS, shapes.y[ROWS])
+
+    @classmethod
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+        return halo_traffic(cls.window(layer, shapes), shapes, itemsize) if wanted and wanted.dim == ROWS else []
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> Window:

@@ -98,11 +98,13 @@ def _check_called(model: Module, rules: Rules, flow: Flow) -> None:
 def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: int) -> dict[Module, Module]:
     """The split layers that take the places of layers."""
     places: dict[Module, Place] = {}
+    chosen: dict[Module, type[SplitLayer]] = {}
     for call in flow.calls:
         rule, given = rule_of(call.layer, rules), layouts[call.source]
-        if given is None and call.layer not in rules:
+        if rule is None or (given is None and call.layer not in rules):
             continue  # it follows whole inputs: it stays as it is
         shapes = Shapes(call.x, call.y, ranks)
+        chosen[call.layer] = rule
         found = rule.layouts(call.layer, given, shapes)
         assert found is not None
         place = Place(axis, given, *found, layouts[call.result], shapes)
@@ -110,7 +112,7 @@ def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: 
             raise UserError(
                 "split", f"{type(call.layer).__name__} is called with inputs of several shapes and cannot be split."
             )
-    return {layer: rule_of(layer, rules)(layer, place) for layer, place in places.items()}
+    return {layer: chosen[layer](layer, place) for layer, place in places.items()}
 
 
 def _check_cuts(model: Module, flow: Flow, new: Mapping[Module, Module]) -> None:
