@@ -1,11 +1,14 @@
 """Networks whose layers are split between processes against the same network in one process: results, gradients, weights after steps."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import weft
 from weft import nn, optim, parallel
-from weft.parallel.split.region import Window
+from weft.parallel.split.choose import PlanSearch
+from weft.parallel.split.region import RowWindow
 
 CLASSES = 4
 
@@ -237,7 +240,15 @@ def data_and_model_parallel():
         optimizer = optim.adam(other, rate=0.01, eps=1e-3, clip_norm=0.1)
         parallel.load_whole(other, saved[0])
         parallel.load_whole_optimizer(optimizer, saved[1])
-        return saved, (parallel.whole_state(other), parallel.whole_optimizer_state(optimizer)), errors_of(other)
+        loaded = parallel.whole_state(other), parallel.whole_optimizer_state(optimizer)
+        return saved, loaded, loss_of_parts(), errors_of(other)
+
+
+def loss_of_parts():
+    """The loss of logits that stay cut, and the gradient of the embedding below them."""
+    model = parallel.split(plain(), tokens()[0], plan={"layers.2": "output"}, gather=False)
+    loss = parallel.split_cross_entropy(model(tokens()[0]), tokens()[1])
+    return loss.item(), weft.gradients(loss, [model[0].weight])[0].numpy(), model(tokens()[0]).shape
 
 
 def errors_of(split_model):
@@ -272,7 +283,13 @@ def test_checkpoints_are_whole_and_gradients_are_clipped_by_the_norm_of_all_part
         optimizer = optim.adam(model, rate=0.01, eps=1e-3, clip_norm=0.1)
         steps(model, optimizer, *tokens())
         wanted = values_of(model), {name: t.numpy() for name, t in optimizer.named_state().items()}
-    for saved, loaded, _ in everyone:
+        model = plain()
+        loss = weft.cross_entropy(model(tokens()[0]), tokens()[1])
+        gradient = weft.gradients(loss, [model[0].weight])[0].numpy()
+    for saved, loaded, parts, _ in everyone:
+        assert abs(parts[0] - loss.item()) <= 1e-6
+        assert close(parts[1], gradient, 1e-6)
+        assert parts[2] == (4, 3, 1)
         for i in (0, 1):
             assert list(saved[i]) == list(wanted[i])
             assert all(close(saved[i][name], value, 1e-6) for name, value in wanted[i].items())
@@ -283,8 +300,40 @@ def test_checkpoints_are_whole_and_gradients_are_clipped_by_the_norm_of_all_part
         "which can be split by output, input, batch, got 'region'", "a batch that is a multiple of the 4 processes is required, got 6",
         "[lamb] it needs whole tensors", "layers.1.weight of size 8 along dimension 0 is required, got (9, 8)",
     ]  # fmt: skip
-    for part, found in zip(parts, everyone[0][2], strict=True):
+    for part, found in zip(parts, everyone[0][3], strict=True):
         assert part in found
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_chosen_plan_is_the_best_of_all():
+    """LeNet-5: convolutions by batch, where activations are many and weights few; linear layers by features, where it is the reverse."""
+    with nn.module.without_values():
+        net, example = weft.zoo.lenet5(), (64, 1, 28, 28)
+        found = parallel.choose_split(net, example, ranks=2)
+        search = PlanSearch(net, [example], 2, parallel.Speeds())
+        plans = [dict(zip(search.options, rules, strict=True)) for rules in itertools.product(*search.options.values())]
+        best = min(search.seconds({k: v for k, v in plan.items() if v is not None}) for plan in plans)
+        assert len(plans) == 4 * 5 * 4 * 4
+    assert found.plan == {"layers.0": "batch", "layers.2": "batch", "layers.5": "output", "layers.6": "input"}
+    assert found.seconds == best
+    for one in found.layers:
+        assert one.seconds[one.how] == min(one.seconds.values()) == found.seconds
+    assert "layers.5  output" in str(found)
+    assert "2 processes: " in str(found)
+
+
+def test_what_a_split_sends_is_counted():
+    """By output, then by input: only the sums of the result and of the input's derivatives are sent."""
+    net = nn.Sequential(nn.Embedding(16, 64), nn.Linear(64, 256, activation="relu"), nn.Linear(256, 64))
+    example, plan = weft.zeros((512, 8), dtype="int64"), {"layers.1": "output", "layers.2": "input"}
+    embedding, first, second = parallel.split_costs(net, example, plan=plan, ranks=4).values()
+    assert embedding.messages == ()
+    nbytes = 512 * 8 * 64 * 4
+    assert [m.nbytes for m in (*first.messages, *second.messages)] == [nbytes, nbytes]
+    assert first.sent(4) == nbytes * 2 * 3 // 4
+    assert first.flops == 2 * 3 * 512 * 8 * 64 * 256 // 4
 
 
 # --- windows over parts of the rows, without processes --------------------------------------------------------------------------
@@ -305,7 +354,7 @@ def test_a_process_gets_exactly_the_rows_that_its_results_need(ranks):
             results = (rows + before + behind - reach) // stride + 1
             if results < 1:
                 continue
-            window = Window(rows, results, kernel, stride, dilation, before, ranks)
+            window = RowWindow(rows, results, kernel, stride, dilation, before, ranks)
             mine, count = -(-rows // ranks), -(-results // ranks)
             above, below = window.halo()
             for rank, start in enumerate(window.starts()):

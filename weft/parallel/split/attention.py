@@ -14,7 +14,7 @@ from ...ops.elementwise import where
 from ...random import bernoulli
 from ...tensor import Tensor, as_tensor
 from .channels import LinearByInput
-from .layer import Message, Place, Shapes, SplitLayer, cut_tensor, divisible, elementwise_activation, result_sum
+from .layer import Message, Shapes, SplitLayer, SplitPlace, cut_tensor, divisible, elementwise_activation, result_sum
 from .layout import Layout, Whole, own_part
 
 
@@ -111,7 +111,7 @@ def part_dropout(x: Tensor, rate: float, layout: Layout, axis: str) -> Tensor:
     return where(keep, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-def _by_output(linear: Module, place: Place) -> Module:
+def _by_output(linear: Module, place: SplitPlace) -> Module:
     """A plain linear layer with this process's outputs."""
     made = copy.copy(linear)
     cut_tensor(made, "weight", 0, place)
@@ -119,7 +119,7 @@ def _by_output(linear: Module, place: Place) -> Module:
     return made
 
 
-def _by_input(linear: Any, place: Place) -> Module:
+def _by_input(linear: Any, place: SplitPlace) -> Module:
     """A linear layer that reads this process's features and gives the whole sum."""
     features = Layout(len(place.shapes.x) - 1, linear.weight.shape[1])
-    return LinearByInput(linear, Place(place.axis, features, features, None, None, place.shapes))
+    return LinearByInput(linear, SplitPlace(place.axis, features, features, None, None, place.shapes))

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise, product
 from math import prod
 from typing import Any
 
 from ...errors import UserError
 from ...nn.module import Module, own_tensors
-from .flow import LayerCall, flow_of
+from .flow import FlowCall, flow_of
 from .layer import ByBatch, Message, Shapes, SplitLayer
 from .layout import Whole
-from .propagate import Layouts, Rules, layouts_around, propagate, rule_of
+from .propagate import Layouts, layouts_around, propagate, rule_of
 from .region import ConvByRegion
-from .rules import FOLLOWING, SPLITS, splits_of
+from .rules import FOLLOWING, SPLITS, Plan, Rules, read_plan, splits_of
 
 PASSES = 3  # a training step is a forward pass and a backward pass of twice its work
 WHOLE = "whole"
@@ -115,7 +114,7 @@ class SplitChoice:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
 
 
 def choose_split(model: Module, *examples: Any, ranks: int, speeds: Speeds | None = None) -> SplitChoice:
@@ -126,7 +125,7 @@ def choose_split(model: Module, *examples: Any, ranks: int, speeds: Speeds | Non
     >>> choose_split(net, (512, 1024), ranks=4).plan
     {'layers.0': 'output', 'layers.1': 'input'}
     """
-    search = _Search(model, examples, ranks, speeds or Speeds())
+    search = PlanSearch(model, examples, ranks, speeds or Speeds())
     rules = search.best()
     paths = {layer: path for path, layer in model.named_modules().items()}
     costs = search.layer_costs(rules)
@@ -140,21 +139,35 @@ def choose_split(model: Module, *examples: Any, ranks: int, speeds: Speeds | Non
     return SplitChoice(dict(sorted(plan.items())), layers, ranks, search.seconds(rules), search.seconds({}))
 
 
-class _Search:
+def split_costs(model: Module, *examples: Any, plan: Plan, ranks: int) -> dict[str, LayerCosts]:
+    """What every layer computes and sends in a training step of one process, by path. Nothing is computed or changed."""
+    search = PlanSearch(model, examples, ranks, Speeds())
+    costs = search.layer_costs(read_plan(model, plan))
+    return {path: costs[layer] for path, layer in model.named_modules().items() if layer in costs}
+
+
+class PlanSearch:
     """Descent over plans, from several uniform ones, by changing one layer or two that follow each other."""
 
     def __init__(self, model: Module, examples: Sequence[Any], ranks: int, speeds: Speeds) -> None:
         self.ranks, self.speeds = ranks, speeds
         self.flow = flow_of(model, examples, [m for m in model.modules() if type(m) in SPLITS or type(m) in FOLLOWING])
-        self.find = cache(layouts_around)
-        self.costs_of = cache(self._costs_of)
+        self._found: dict[Any, tuple[Whole, Whole] | None] = {}  # layouts and costs that were asked for before
+        self._costs: dict[Any, LayerCosts] = {}
         tied = _tied_tensors(model)
         self.options: dict[Module, list[type[SplitLayer] | None]] = {}
         for call in self.flow.calls:
             if type(call.layer) in SPLITS:
                 self.options[call.layer] = [None, *self._possible(call, tied)]
 
-    def _possible(self, call: LayerCall, tied: set[int]) -> Iterator[type[SplitLayer]]:
+    def find(self, call: FlowCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
+        """The layouts that a split layer reads and computes."""
+        key = id(call), id(rule), given
+        if key not in self._found:
+            self._found[key] = layouts_around(call, rule, given, ranks)
+        return self._found[key]
+
+    def _possible(self, call: FlowCall, tied: set[int]) -> Iterator[type[SplitLayer]]:
         shared = any(id(t) in tied or t.node in self.flow.outside for t in call.layer.named_tensors().values())
         for rule in splits_of(call.layer).values():
             if shared and rule not in (ByBatch, ConvByRegion):
@@ -220,18 +233,27 @@ class _Search:
             found[call.layer] = LayerCosts(before.flops + costs.flops, before.messages + costs.messages)
         return found
 
-    def _call_costs(self, rules: Rules) -> list[tuple[LayerCall, LayerCosts]]:
+    def _call_costs(self, rules: Rules) -> list[tuple[FlowCall, LayerCosts]]:
         layouts: Layouts = propagate(self.flow, rules, self.ranks, self.find)
         return [
-            (call, self.costs_of(call, self._active(call, rules, layouts), layouts[call.source], layouts[call.result]))
+            (
+                call,
+                self._known_costs(call, self._active(call, rules, layouts), layouts[call.source], layouts[call.result]),
+            )
             for call in self.flow.calls
         ]
 
-    def _active(self, call: LayerCall, rules: Rules, layouts: Layouts) -> type[SplitLayer] | None:
+    def _active(self, call: FlowCall, rules: Rules, layouts: Layouts) -> type[SplitLayer] | None:
         """How a layer is split; None if it is computed whole."""
         return None if layouts[call.source] is None and call.layer not in rules else rule_of(call.layer, rules)
 
-    def _costs_of(self, call: LayerCall, rule: type[SplitLayer] | None, given: Whole, result: Whole) -> LayerCosts:
+    def _known_costs(self, call: FlowCall, rule: type[SplitLayer] | None, given: Whole, result: Whole) -> LayerCosts:
+        key = id(call), id(rule), given, result
+        if key not in self._costs:
+            self._costs[key] = self._costs_of(call, rule, given, result)
+        return self._costs[key]
+
+    def _costs_of(self, call: FlowCall, rule: type[SplitLayer] | None, given: Whole, result: Whole) -> LayerCosts:
         flops = 2 * PASSES * call.macs
         if rule is None:
             return LayerCosts(flops, ())

@@ -21,7 +21,7 @@ from .layer import is_number
 
 
 @dataclass(frozen=True)
-class LayerCall:
+class FlowCall:
     """A call of a layer: groups of values of its first input and its result, and their whole shapes."""
 
     layer: Module
@@ -38,13 +38,13 @@ class LayerCall:
 class Flow:
     """The calls of layers in their order, and the groups of values that must be whole."""
 
-    calls: list[LayerCall]
+    calls: list[FlowCall]
     whole: set[int]
     outside: set[Node] = field(default_factory=set)  # parameters that are read outside of the layers
 
 
-def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module]) -> Flow:
-    """Trace a network and find how values flow between these layers."""
+def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module], *, whole_results: bool = True) -> Flow:
+    """Trace a network and find how values flow between these layers. Results of the network are whole if they have to be."""
     types = [type_of(e) for e in examples]
     recorder = _Recorder(set(layers))
     with _tracing_mode(model), listening(recorder):
@@ -52,7 +52,7 @@ def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module]) ->
     nodes = [n for n in toposort(traced.outputs) if n.abstract]
     for call in recorder.calls:
         call.macs = macs([n for n in nodes if call.begin < n.serial <= call.end])
-    return _Groups(recorder.calls, traced.outputs).flow()
+    return _LayoutGroups(recorder.calls, traced.outputs).flow(whole_results)
 
 
 @dataclass
@@ -98,7 +98,7 @@ def _tracing_mode(model: Module) -> Iterator[None]:
             part.training = mode
 
 
-class _Groups:
+class _LayoutGroups:
     """Groups of nodes that must have one layout, by union-find."""
 
     def __init__(self, calls: list[_Call], outputs: Sequence[Node]) -> None:
@@ -108,10 +108,10 @@ class _Groups:
         self.whole: set[Node] = set()
         self.outside: set[Node] = set()
 
-    def flow(self) -> Flow:
+    def flow(self, whole_results: bool) -> Flow:
         results = {c.result for c in self.calls}
         waiting = [*self.outputs, *(n for c in self.calls for n in c.inputs)]
-        self.whole.update(self.outputs)
+        self.whole.update(self.outputs if whole_results else ())
         self.whole.update(n for c in self.calls for n in c.inputs[1:])
         self._join_repeated()
         seen: set[Node] = set()
@@ -162,8 +162,8 @@ class _Groups:
             node = self.parent[node]
         return node
 
-    def _numbered(self, call: _Call, numbers: dict[Node, int]) -> LayerCall:
+    def _numbered(self, call: _Call, numbers: dict[Node, int]) -> FlowCall:
         assert call.result is not None
         x, y = call.inputs[0], call.result
         source, result = (numbers.setdefault(self._root(n), len(numbers)) for n in (x, y))
-        return LayerCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked, call.macs)
+        return FlowCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked, call.macs)

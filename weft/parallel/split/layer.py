@@ -39,7 +39,7 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class Place:
+class SplitPlace:
     """Where a split layer stands: the axis of the mesh, the layouts around it, and its shapes."""
 
     axis: str
@@ -62,7 +62,7 @@ class SplitLayer(Module):
 
     how: ClassVar[str]
 
-    def __init__(self, layer: Module, place: Place) -> None:
+    def __init__(self, layer: Module, place: SplitPlace) -> None:
         for name, value in vars(layer).items():
             setattr(self, name, value)
         self._layer, self._place, self.training = layer, place, layer.training
@@ -111,7 +111,7 @@ class SplitLayer(Module):
         return replicate(tensor, self._place.axis)
 
 
-def cut_tensor(module: Any, name: str, dim: int, place: Place) -> None:
+def cut_tensor(module: Any, name: str, dim: int, place: SplitPlace) -> None:
     """Replace a tensor of a module by this process's part along a dimension."""
     whole = getattr(module, name)
     if whole is None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...nn.module import Module
-from .flow import Flow, LayerCall
+from .flow import Flow, FlowCall
 from .layer import Shapes, SplitLayer
 from .layout import Whole
-from .rules import FOLLOWING
+from .rules import FOLLOWING, Rules
 
-Rules = Mapping[Module, type[SplitLayer]]  # how layers are split
 Layouts = Mapping[int, Whole]  # of groups of values
-Find = Callable[[LayerCall, type[SplitLayer], Whole, int], tuple[Whole, Whole] | None]
+Find = Callable[[FlowCall, type[SplitLayer], Whole, int], tuple[Whole, Whole] | None]
 
 
 def rule_of(layer: Module, rules: Rules) -> type[SplitLayer] | None:
@@ -20,7 +19,7 @@ def rule_of(layer: Module, rules: Rules) -> type[SplitLayer] | None:
     return rules.get(layer) or FOLLOWING.get(type(layer))
 
 
-def layouts_around(call: LayerCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
+def layouts_around(call: FlowCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
     """The layouts that a split layer reads and computes."""
     return rule.layouts(call.layer, given, Shapes(call.x, call.y, ranks))
 
@@ -40,7 +39,7 @@ def propagate(flow: Flow, rules: Rules, ranks: int, find: Find = layouts_around)
     return {group: known.get(group) for call in flow.calls for group in (call.source, call.result)}
 
 
-def _step(call: LayerCall, known: dict[int, Whole], rules: Rules, ranks: int, find: Find) -> None:
+def _step(call: FlowCall, known: dict[int, Whole], rules: Rules, ranks: int, find: Find) -> None:
     rule, given, natural = rule_of(call.layer, rules), known.get(call.source), None
     follows = call.layer not in rules
     if rule is None:

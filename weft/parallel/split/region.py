@@ -26,7 +26,7 @@ from .layout import ROWS, Layout, Whole, is_uneven, real_rows
 
 
 @dataclass(frozen=True)
-class Window:
+class RowWindow:
     """How windows slide over the rows of the whole."""
 
     rows: int
@@ -70,7 +70,7 @@ class Window:
         return above, below
 
 
-def rows_for(x: Tensor, window: Window, axis: str, filler: float) -> Tensor:
+def rows_for(x: Tensor, window: RowWindow, axis: str, filler: float) -> Tensor:
     """The rows that this process reads for its results, of which those outside of the whole are filled."""
     above, below = window.halo()
     starts, layout = window.starts(), Layout(ROWS, window.rows)
@@ -99,7 +99,7 @@ def _halo(x: Tensor, count: int, by: int, axis: str) -> list[Tensor]:
     return found[::-1] if by > 0 else found
 
 
-def halo_traffic(window: Window, shapes: Shapes, itemsize: int) -> list[Message]:
+def halo_traffic(window: RowWindow, shapes: Shapes, itemsize: int) -> list[Message]:
     """The rows that a process sends in the forward pass, and their derivatives that it sends back."""
     row = prod(shapes.x) // shapes.x[ROWS] * itemsize
     return [Message("shift", count * row) for count in window.halo() for _ in ("forward", "backward") if count]
@@ -123,10 +123,10 @@ class ConvByRegion(SplitLayer):
         return parameter_sums(layer) + halo_traffic(cls.window(layer, shapes), shapes, itemsize)
 
     @staticmethod
-    def window(layer: Any, shapes: Shapes) -> Window:
+    def window(layer: Any, shapes: Shapes) -> RowWindow:
         """Its windows along the rows."""
         stride, dilation, pairs = _conv_settings(layer, shapes)
-        return Window(
+        return RowWindow(
             shapes.x[ROWS], shapes.y[ROWS], layer.weight.shape[2], stride[0], dilation[0], pairs[0][0], shapes.ranks
         )
 
@@ -171,12 +171,12 @@ class PoolByRegion(SplitLayer):
         return halo_traffic(cls.window(layer, shapes), shapes, itemsize) if wanted and wanted.dim == ROWS else []
 
     @staticmethod
-    def window(layer: Any, shapes: Shapes) -> Window:
+    def window(layer: Any, shapes: Shapes) -> RowWindow:
         """Its windows along the rows."""
         size, stride, pairs = _pool_settings(layer, shapes)
         dilation = layer.dilation if hasattr(layer, "dilation") else 1
         dilations = per_axis("split", "dilation", dilation, len(size))
-        return Window(shapes.x[ROWS], shapes.y[ROWS], size[0], stride[0], dilations[0], pairs[0][0], shapes.ranks)
+        return RowWindow(shapes.x[ROWS], shapes.y[ROWS], size[0], stride[0], dilations[0], pairs[0][0], shapes.ranks)
 
     def compute(self, x: Tensor) -> Tensor:
         place = self._place

@@ -11,38 +11,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ...errors import UserError
-from ...hints import nearest
 from ...mesh import mesh as meshes
 from ...mesh.parts import part_of
 from ...nn.module import Module, own_tensors
 from ...nn.replace import replace_layers
-from ...nn.transformer import SelfAttentionLayer
+from .choose import choose_split
 from .flow import Flow, flow_of
-from .layer import Place, Shapes, SplitLayer
-from .propagate import Layouts, Rules, propagate, rule_of
-from .rules import FOLLOWING, splits_of
+from .layer import Shapes, SplitLayer, SplitPlace
+from .propagate import Layouts, propagate, rule_of
+from .rules import FOLLOWING, Plan, Rules, read_plan
 
 M = TypeVar("M", bound=Module)
-Plan = Mapping[
-    str, str | None
-]  # how to split layers, by their paths, in which * stands for any name; the last that fits holds
 
 
-def split(model: M, *examples: Any, axis: str = "model", plan: Plan) -> M:
+def split(
+    model: M, *examples: Any, axis: str = "model", plan: Plan | Literal["auto"] = "auto", gather: bool = True
+) -> M:
     """Replace layers of a network by split ones, in place. The examples are inputs or their shapes, with the batch.
 
     Linear layers are split by "output", "input" or "batch", convolutions also by "region", embeddings by "vocabulary" or "output",
     MultiHeadAttention by "heads", FeedForward by "hidden", and a whole TransformerBlock by "heads". Norms, pooling and activations
-    between them follow. Random numbers must be drawn alike in all processes along the axis.
+    between them follow. "auto" is the plan of `choose_split`. Without `gather`, results of the network that are cut stay so, for
+    `split_cross_entropy`. Random numbers must be drawn alike in all processes along the axis.
     """
-    rules = read_plan(model, plan)
-    flow = flow_of(model, examples, [m for m in model.modules() if m in rules or type(m) in FOLLOWING])
-    _check_called(model, rules, flow)
     ranks = meshes.current().size(axis)
+    rules = read_plan(model, choose_split(model, *examples, ranks=ranks).plan if plan == "auto" else plan)
+    layers = [m for m in model.modules() if m in rules or type(m) in FOLLOWING]
+    flow = flow_of(model, examples, layers, whole_results=gather)
+    _check_called(model, rules, flow)
     layouts = propagate(flow, rules, ranks)
     new = _split_layers(flow, rules, layouts, axis, ranks)
     _check_cuts(model, flow, new)
@@ -50,40 +49,6 @@ def split(model: M, *examples: Any, axis: str = "model", plan: Plan) -> M:
         return new[model]  # type: ignore[return-value]
     replace_layers(model, new)
     return model
-
-
-def read_plan(model: Module, plan: Plan) -> Rules:
-    """How each layer is split, given a plan by paths."""
-    modules = model.named_modules()
-    found: dict[Module, type[SplitLayer] | None] = {}
-    for pattern, how in plan.items():
-        paths = [path for path in modules if _fits(path, pattern)]
-        if not paths:
-            raise UserError("split", f"there is no layer {pattern!r}. {nearest(pattern, [p for p in modules if p])}")
-        for path in paths:
-            for layer, wanted in _parts_to_split(modules[path], how):
-                found[layer] = None if wanted is None else _rule(path, layer, wanted)
-    return {layer: rule for layer, rule in found.items() if rule is not None}
-
-
-def _fits(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, name by name: "blocks.*" fits "blocks.0", not "blocks.0.norm"."""
-    names, patterns = path.split("."), pattern.split(".")
-    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
-
-
-def _parts_to_split(layer: Module, how: str | None) -> list[tuple[Module, str | None]]:
-    if isinstance(layer, SelfAttentionLayer) and how in ("heads", None):
-        return [(layer.attention, how), (layer.feed_forward, how and "hidden")]
-    return [(layer, how)]
-
-
-def _rule(path: str, layer: Module, how: str) -> type[SplitLayer]:
-    known = splits_of(layer)
-    if how not in known:
-        ways = f"can be split by {', '.join(known)}" if known else "cannot be split"
-        raise UserError("split", f"{path or 'the network'} is a {type(layer).__name__}, which {ways}, got {how!r}.")
-    return known[how]
 
 
 def _check_called(model: Module, rules: Rules, flow: Flow) -> None:
@@ -97,7 +62,7 @@ def _check_called(model: Module, rules: Rules, flow: Flow) -> None:
 
 def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: int) -> dict[Module, Module]:
     """The split layers that take the places of layers."""
-    places: dict[Module, Place] = {}
+    places: dict[Module, SplitPlace] = {}
     chosen: dict[Module, type[SplitLayer]] = {}
     for call in flow.calls:
         rule, given = rule_of(call.layer, rules), layouts[call.source]
@@ -107,7 +72,7 @@ def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: 
         chosen[call.layer] = rule
         found = rule.layouts(call.layer, given, shapes)
         assert found is not None
-        place = Place(axis, given, *found, layouts[call.result], shapes)
+        place = SplitPlace(axis, given, *found, layouts[call.result], shapes)
         if places.setdefault(call.layer, place).shapes.x[1:] != call.x[1:]:
             raise UserError(
                 "split", f"{type(call.layer).__name__} is called with inputs of several shapes and cannot be split."
