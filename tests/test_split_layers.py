@@ -123,7 +123,18 @@ def trained(model, x, y, *, adam, reduce=lambda g: g, steps=3):
     if weft.parallel.world().size > 1:
         parallel.barrier("model")
     losses, gradients = zip(*(step(x, y) for _ in range(steps)), strict=True)
-    return np.array([loss.item() for loss in losses]), gradients[0], model.eval()(x).numpy(), optimizer
+    messages = sent_by(step.artifact(x, y).graph)
+    return np.array([loss.item() for loss in losses]), gradients[0], model.eval()(x).numpy(), messages
+
+
+def sent_by(graph):
+    """The bytes of every collective of a program, sorted; counters of the optimizer and constants are none."""
+    found = []
+    for node in graph.nodes:
+        if node.op.kind == "collective" and node.op.name not in ("replicate", "axis_index"):
+            whole = node if node.op.name == "all_gather" else node.inputs[0]
+            found.append((node.op.name, int(np.prod(whole.shape)) * whole.dtype.itemsize))
+    return sorted(found)
 
 
 def whole_gradients(model, gradients):
@@ -158,8 +169,8 @@ def split_cases(device, axes, cases, dtype, adam):
 def split_case(case, dtype, adam):
     model, (x, y), plan = network(case, dtype)
     model = parallel.split(model, weft.asarray(x), plan=plan)
-    losses, gradients, result, _ = trained(model, x, y, adam=adam)
-    return losses, result, whole_gradients(model, gradients), parallel.whole_state(model)
+    losses, gradients, result, messages = trained(model, x, y, adam=adam)
+    return losses, result, whole_gradients(model, gradients), parallel.whole_state(model), messages
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +202,13 @@ def test_split_networks_compute_and_learn_what_one_process_does(pool, device, ca
     for case in cases:
         with weft.knobs.set(device=device):
             losses, result, gradients, state = one_process(case, dtype, adam)
+        made, (x, _), plan = network(case, dtype)
+        costs = parallel.split_costs(made, weft.asarray(x), plan=plan, ranks=axes["model"])
         for found in everyone:
+            sent = sorted(tuple(m) for one in costs.values() for m in one.messages)
+            assert set(found[case][4]) == set(sent), case
+            # Both branches of the residual end in norms, whose shifts have one gradient, which is summed once.
+            assert len(sent) - len(found[case][4]) == case.startswith(("residual by batch", "residual by region")), case
             assert close(found[case][0], losses, tolerance), case
             assert close(found[case][1], result, 10 * tolerance), case  # of weights that differ
             for i, wanted in ((2, gradients), (3, state)):

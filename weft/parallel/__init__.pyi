@@ -12,11 +12,11 @@ from ..ops.collective import shift as shift
 from .ranks import RankPool as RankPool
 from .ranks import run as run
 from .split.choose import LayerChoice as LayerChoice
-from .split.choose import LayerCosts as LayerCosts
-from .split.choose import Speeds as Speeds
 from .split.choose import SplitChoice as SplitChoice
 from .split.choose import choose_split as choose_split
-from .split.choose import split_costs as split_costs
+from .split.costs import LayerCosts as LayerCosts
+from .split.costs import Speeds as Speeds
+from .split.costs import split_costs as split_costs
 from .split.loss import split_cross_entropy as split_cross_entropy
 from .split.split import split as split
 from .split.state import load_whole as load_whole

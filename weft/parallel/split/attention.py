@@ -33,7 +33,7 @@ class AttentionByHeads(SplitLayer):
         return None, None
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
@@ -88,7 +88,7 @@ class FeedForwardByHidden(SplitLayer):
         return None, None
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:

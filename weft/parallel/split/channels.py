@@ -52,7 +52,7 @@ class LinearByInput(SplitLayer):
         return Layout(len(shapes.x) - 1, shapes.x[-1]), None
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
@@ -106,7 +106,7 @@ class ConvByInput(SplitLayer):
         return Layout(CHANNELS, shapes.x[1]), None
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:
@@ -135,7 +135,7 @@ class EmbeddingByVocabulary(SplitLayer):
         return None, None
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize)
 
     def cut_parameters(self) -> None:

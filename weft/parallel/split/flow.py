@@ -25,6 +25,7 @@ class FlowCall:
     """A call of a layer: groups of values of its first input and its result, and their whole shapes."""
 
     layer: Module
+    value: int  # number of its input
     source: int  # groups
     result: int
     x: Shape
@@ -165,5 +166,6 @@ class _LayoutGroups:
     def _numbered(self, call: _Call, numbers: dict[Node, int]) -> FlowCall:
         assert call.result is not None
         x, y = call.inputs[0], call.result
+        value = numbers.setdefault(x, len(numbers))
         source, result = (numbers.setdefault(self._root(n), len(numbers)) for n in (x, y))
-        return FlowCall(call.layer, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked, call.macs)
+        return FlowCall(call.layer, value, source, result, x.shape, y.shape, y.dtype.itemsize, x.tracked, call.macs)

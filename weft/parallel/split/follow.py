@@ -36,7 +36,7 @@ class BatchNormFollowing(SplitLayer):
         return given, given
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         if wanted is None or wanted.dim == CHANNELS:
             return []
         sums = [Message("all_reduce", shapes.y[1] * itemsize)] * 4  # mean and variance, forward and backward
@@ -88,7 +88,7 @@ class GlobalPoolFollowing(SplitLayer):
         return given, None if isinstance(given, Layout) and given.dim >= ROWS else given
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return result_sum(shapes, itemsize) if wanted and wanted.dim >= ROWS else []
 
     def compute(self, x: Tensor) -> Tensor:

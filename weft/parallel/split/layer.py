@@ -74,8 +74,11 @@ class SplitLayer(Module):
         raise NotImplementedError
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
-        """What is sent inside of it in a training step, without what brings its input and its result into other layouts."""
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
+        """What is sent inside of it in a training step, without what brings its input and its result into other layouts.
+
+        `backward`: whether its input has derivatives.
+        """
         return []
 
     def cut_parameters(self) -> None:
@@ -191,7 +194,7 @@ class ByBatch(SplitLayer):
         return examples, examples
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
         return parameter_sums(layer)
 
     def compute(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...derivatives import custom_vjp
 from ...errors import UserError
 from ...mesh import mesh as meshes
 from ...mesh.parts import part_length
@@ -35,7 +36,7 @@ Whole = Layout | None
 
 
 def own_part(x: Tensor, layout: Layout, axis: str) -> Tensor:
-    """This process's part of a value that all have; without the sum of derivatives that `replicate` makes."""
+    """This process's part of a value that all have; its derivative is that of this process alone."""
     ranks, size = meshes.current().size(axis), x.shape[layout.dim]
     length = part_length(size, ranks)
     if layout.size is None and size % ranks:
@@ -48,6 +49,13 @@ def own_part(x: Tensor, layout: Layout, axis: str) -> Tensor:
     return take(parts, axis_index(axis), axis=layout.dim)
 
 
+def scattered(x: Tensor, layout: Layout, axis: str) -> Tensor:
+    """This process's part of a value that all have; its derivative is gathered from all."""
+    return custom_vjp(  # type: ignore[no-any-return]
+        lambda x: own_part(x, layout, axis), lambda g, y, x: (gathered(g, layout, axis, alike=True),)
+    )(x)
+
+
 def gathered(x: Tensor, layout: Layout, axis: str, *, alike: bool) -> Tensor:
     """The whole value, given its parts. `alike`: all processes go on to compute the same with it; else the derivatives of all are summed."""
     parts = all_gather(x, axis, loss="shared" if alike else "summed")
@@ -58,9 +66,11 @@ def gathered(x: Tensor, layout: Layout, axis: str, *, alike: bool) -> Tensor:
 
 def read(x: Tensor, given: Whole, wanted: Whole, axis: str) -> Tensor:
     """An input in the layout that a split layer wants, each process to do something else with it."""
-    if given == wanted and given is not None:
+    if given is None:
+        return replicate(x, axis) if wanted is None else scattered(x, wanted, axis)
+    if given == wanted:
         return x
-    whole = replicate(x, axis) if given is None else gathered(x, given, axis, alike=False)
+    whole = gathered(x, given, axis, alike=False)
     return whole if wanted is None else own_part(whole, wanted, axis)
 
 

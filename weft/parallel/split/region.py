@@ -99,10 +99,10 @@ def _halo(x: Tensor, count: int, by: int, axis: str) -> list[Tensor]:
     return found[::-1] if by > 0 else found
 
 
-def halo_traffic(window: RowWindow, shapes: Shapes, itemsize: int) -> list[Message]:
+def halo_traffic(window: RowWindow, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
     """The rows that a process sends in the forward pass, and their derivatives that it sends back."""
     row = prod(shapes.x) // shapes.x[ROWS] * itemsize
-    return [Message("shift", count * row) for count in window.halo() for _ in ("forward", "backward") if count]
+    return [Message("shift", count * row) for count in window.halo() for _ in range(1 + backward) if count]
 
 
 class ConvByRegion(SplitLayer):
@@ -119,8 +119,8 @@ class ConvByRegion(SplitLayer):
         return Layout(ROWS, shapes.x[ROWS]), Layout(ROWS, shapes.y[ROWS])
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
-        return parameter_sums(layer) + halo_traffic(cls.window(layer, shapes), shapes, itemsize)
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
+        return parameter_sums(layer) + halo_traffic(cls.window(layer, shapes), shapes, itemsize, backward)
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> RowWindow:
@@ -167,8 +167,10 @@ class PoolByRegion(SplitLayer):
         return given, Layout(ROWS, shapes.y[ROWS])
 
     @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int) -> list[Message]:
-        return halo_traffic(cls.window(layer, shapes), shapes, itemsize) if wanted and wanted.dim == ROWS else []
+    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
+        return (
+            halo_traffic(cls.window(layer, shapes), shapes, itemsize, backward) if wanted and wanted.dim == ROWS else []
+        )
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> RowWindow:
