@@ -21,6 +21,7 @@ from ..graph.node import Node, placeholder
 from ..hints import nearest
 from ..nn.conv import Conv1d, Conv2d, Conv3d
 from ..nn.module import Module
+from ..nn.replace import replace_tensors
 from ..nn.summary import traced_calls
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
@@ -31,7 +32,6 @@ from .layers import Weight, weights_of
 from .masks import Mask
 from .parametrize import parametrizations
 from .prune import Scope, densities, set_mask
-from .replace import replace_tensors
 
 
 @dataclass(frozen=True)

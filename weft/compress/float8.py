@@ -20,6 +20,7 @@ from ..nn.activations import activation as find
 from ..nn.checks import check_channels
 from ..nn.linear import Linear
 from ..nn.module import Module
+from ..nn.replace import replace_layers
 from ..ops.convert import asarray
 from ..ops.elementwise import maximum
 from ..ops.float8 import LARGEST, float8_matmul, to_float8
@@ -27,7 +28,6 @@ from ..ops.reduce import max as reduce_max
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .layers import layers_of
 from .observers import ObservedPlace, batches_of, observe
-from .replace import replace_layers
 from .taps import BEFORE
 
 TINY = 2.0**-100  # the least scale: a tensor of zeros has none

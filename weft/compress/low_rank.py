@@ -20,8 +20,8 @@ from ..nn.containers import Sequential
 from ..nn.conv import Conv2d
 from ..nn.linear import Linear
 from ..nn.module import Module
+from ..nn.replace import replace_layers
 from .layers import Number, Weight, by_weight, weights_of
-from .replace import replace_layers
 
 ConvSplit = Literal["channel", "spatial"]
 

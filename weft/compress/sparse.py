@@ -23,6 +23,7 @@ from ..nn.activations import activation as find
 from ..nn.checks import check_channels
 from ..nn.linear import Linear
 from ..nn.module import Module
+from ..nn.replace import replace_layers
 from ..ops.contract import matmul
 from ..ops.convert import asarray
 from ..ops.movement import transpose
@@ -33,7 +34,6 @@ from .codebooks import Codebook
 from .layer_sizes import table_text
 from .layers import layers_of
 from .parametrize import is_parametrized, parametrization_of
-from .replace import replace_layers
 from .sparse_format import SparseArrays, sparse_codes, sparse_values
 
 Choice = Literal["measured", "all"]

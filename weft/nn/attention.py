@@ -73,7 +73,7 @@ class MultiHeadAttention(Module):
             q, k = _apply_rotary(q, k)
         k, v = (repeat(t, self.heads // self.key_heads, axis=1) for t in (k, v))
         y = self._attend(q, k, v, self._mask(mask, q, k), causal)
-        joined: Tensor = self.output(reshape(transpose(y, 1, 2), x.shape))
+        joined: Tensor = self.output(reshape(transpose(y, 1, 2), (*x.shape[:2], y.shape[1] * y.shape[3])))
         return joined
 
     def _mask(self, mask: Any, q: Tensor, k: Tensor) -> Tensor | None:

@@ -100,7 +100,7 @@ def summary(module: Module, *examples: Any) -> Summary:
 
 def traced_calls(module: Module, *examples: Any) -> tuple[Trace, list[ModuleCall]]:
     """A network as nodes, in evaluation mode, and the calls of its parts in the order in which they begin."""
-    inputs = [_type_of(e) for e in examples]
+    inputs = [type_of(e) for e in examples]
     calls = _CallRecorder()
     was = {part: part.training for part in module.modules()}
     module.eval()
@@ -113,7 +113,7 @@ def traced_calls(module: Module, *examples: Any) -> tuple[Trace, list[ModuleCall
     return traced, calls.made
 
 
-def _type_of(example: Any) -> Type:
+def type_of(example: Any) -> Type:
     if isinstance(example, Type):
         return example
     if isinstance(example, tuple) and all(isinstance(n, int) for n in example):

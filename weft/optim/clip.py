@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
+from ..mesh.parts import Part
+from ..ops.collective import all_reduce
 from ..ops.elementwise import add, sqrt, where
 from ..ops.math import clip
 from ..tensor import Tensor
 from .transform import wide
 
+Total = Callable[[Tensor], Tensor]  # a sum over processes
 
-def norm(gs: Sequence[Tensor], total: Callable[[Tensor], Tensor] = lambda squares: squares) -> Tensor:
-    """The global norm: the norm of all gradients as one vector. `total` adds the squares of parts that other processes have."""
+
+def norm(gs: Sequence[Tensor], parts: Sequence[Part | None] = (), total: Total = lambda squares: squares) -> Tensor:
+    """The global norm: the norm of all gradients as one vector.
+
+    `parts`: parameters of which each process has only its part. `total` adds what processes share of all of them.
+    """
     squares = [(g * g).sum() for g in (g.astype(wide(g.dtype)) for g in gs)]
-    return sqrt(total(reduce(add, squares)))
+    axes = [None if part is None else part.axis for part in parts or [None] * len(gs)]
+    totals = []
+    for axis in dict.fromkeys(axes):
+        along = reduce(add, [s for s, a in zip(squares, axes, strict=True) if a == axis])
+        totals.append(along if axis is None else all_reduce(along, axis))
+    return sqrt(total(reduce(add, totals)))
 
 
 def clip_norm(
-    gs: Sequence[Tensor], longest: float, total: Callable[[Tensor], Tensor] = lambda squares: squares
+    gs: Sequence[Tensor], longest: float, parts: Sequence[Part | None] = (), total: Total = lambda squares: squares
 ) -> list[Tensor]:
     """Scale all gradients so that their global norm is at most `longest`."""
-    length = norm(gs, total)
+    length = norm(gs, parts, total)
     factor = where(length > longest, longest / length, 1.0)
     return [g * factor.astype(g.dtype) for g in gs]
 

@@ -24,6 +24,7 @@ from ..derivatives import gradients
 from ..dtypes import float32, int64
 from ..errors import Scope, UserError, in_scope
 from ..hints import nearest
+from ..mesh.parts import part_of
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
@@ -99,6 +100,7 @@ class Optimizer:
             share.check(name, group.chain)
         self.parameters = [p for group in groups for p in group.parameters]
         _check(name, self.parameters)
+        _check_parts(name, groups)
         self.steps = zeros((), dtype=int64).realize()  # completed steps
         self.scale = asarray(
             1.0, dtype=float32
@@ -221,7 +223,8 @@ class Optimizer:
         if self.common.clip_value is not None:
             gs = clip_value(gs, self.common.clip_value)
         if self.common.clip_norm is not None:
-            gs = clip_norm(gs, self.common.clip_norm, self.share.total)
+            parts = [part_of(self.parameters[i]) for i in which]
+            gs = clip_norm(gs, self.common.clip_norm, parts, self.share.total)
         done, first, given = as_tensor(self.steps), 0, dict(zip(which, gs, strict=True))
         for group in self.groups:
             mine = [i for i in range(len(group.parameters)) if first + i in given]
@@ -300,6 +303,13 @@ class Optimizer:
             for j, state in enumerate(states)
             for name in state
         ]
+
+    def state_parameters(self) -> dict[str, Tensor]:
+        """The parameter that each tensor of the state belongs to, by the names of `named_state`."""
+        found = {f"{n}.{i}.{j}.{name}": self.groups[n].parameters[j] for n, i, j, name in self._places()}
+        found |= {f"collected.{i}": p for i, p in enumerate(self.parameters) if self.collected}
+        found |= {f"average.{i}": p for i, p in enumerate(self.parameters) if self.averages}
+        return found
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Restore a state returned by `named_state`; all names and shapes must match."""
@@ -425,6 +435,16 @@ def _check(name: str, parameters: Sequence[Any]) -> None:
             raise UserError(name, f"parameters are required (weft.parameter, or unfreeze()), got {p!r}.")
     if len(set(map(id, parameters))) < len(parameters):
         raise UserError(name, "a parameter is given twice.")
+
+
+def _check_parts(name: str, groups: Sequence[Group]) -> None:
+    """Raise an error if whole tensors are needed and some are split between processes."""
+    for group in groups:
+        if any(not t.elementwise for t in group.chain) and any(part_of(p) for p in group.parameters):
+            raise UserError(
+                name,
+                "it needs whole tensors, got parameters that are split between processes. Use an elementwise one, such as adam.",
+            )
 
 
 def _check_rate(name: str, rate: Any) -> None:

@@ -20,9 +20,7 @@ State = dict[str, Tensor]
 class Transform:
     """A gradient transform; a subclass has `start` and `apply`, or `apply_all` if parameters depend on each other."""
 
-    elementwise = (
-        True  # whether an element of its result depends on the same element of gradient, parameter and state only
-    )
+    elementwise = True  # an element of the result depends on the same element of its operands only
     rated = False  # as the last of a chain: whether its result already includes the learning rate
 
     def start(self, p: Tensor) -> State:

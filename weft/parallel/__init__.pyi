@@ -12,3 +12,15 @@ from ..ops.collective import shift as shift
 from .pipeline import Pipeline as Pipeline
 from .ranks import RankPool as RankPool
 from .ranks import run as run
+from .split.choose import LayerChoice as LayerChoice
+from .split.choose import SplitChoice as SplitChoice
+from .split.choose import choose_split as choose_split
+from .split.costs import LayerCosts as LayerCosts
+from .split.costs import Speeds as Speeds
+from .split.costs import split_costs as split_costs
+from .split.loss import split_cross_entropy as split_cross_entropy
+from .split.split import split as split
+from .split.state import load_whole as load_whole
+from .split.state import load_whole_optimizer as load_whole_optimizer
+from .split.state import whole_optimizer_state as whole_optimizer_state
+from .split.state import whole_state as whole_state

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from ..compress.replace import replace_tensors
 from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.module import Module
+from ..nn.replace import replace_tensors
 from ..options import CompileOptions
 from ..runtime import native
 from ..runtime.array_device import ArrayDevice

@@ -51,7 +51,7 @@ def _rules(fast_math: bool) -> Sequence[Rule]:
 # --- constants and identities -------------------------------------------------------------------------------------------------
 
 
-@rule("tag", "stop_gradient")
+@rule("tag", "stop_gradient", "replicate")
 def derivative_markers(node: Node) -> Node | None:
     """Ops that only concern derivatives: the graph is differentiated already."""
     return node.inputs[0]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UserError
-from ..nn.functional_model import Model
-from ..nn.module import Module
 from ..tensor import Tensor
+from .functional_model import Model
+from .module import Module
 
 
 def replace_tensors(model: Module, new: Mapping[Tensor, Tensor]) -> None:
@@ -23,7 +23,7 @@ def replace_layers(model: Module, new: Mapping[Module, Module]) -> None:
     for module in model.modules():
         if isinstance(module, Model) and any(layer in new for layer in module.layers):
             raise UserError(
-                "compress",
+                "replace_layers",
                 "layers inside of nn.Model cannot be replaced, got one. Write the network as a Module or nn.Sequential.",
             )
         if module not in new:

@@ -1,0 +1,1 @@
+"""Layers of which every process along an axis of a mesh computes a part."""
