@@ -6,8 +6,10 @@ lives. `recording` collects the code that programs use, which makes such a bundl
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,11 +65,47 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
                 return bundle.contents[name]
     content = cache().get(full)
     if content is None:
-        content = make()
-        cache().put(full, content)
+        with _one_process(full):
+            content = cache().get(full) if RANKS.share else None
+            if content is None:
+                content = make()
+                cache().put(full, content)
     if record is not None:
         record[digest(full)] = content
     return content
+
+
+class RANKS:
+    """Set in the processes of one parallel run, which need the same code at the same time: one of them makes it, the others wait."""
+
+    share = False
+
+
+@contextmanager
+def _one_process(key: str) -> Iterator[None]:
+    """Inside, no other process of a parallel run makes the content of this key. The lock is one byte of a file that has none."""
+    folder = cache_folder()
+    if not RANKS.share or folder is None:
+        yield
+        return
+    place = int(digest(key)[:12], 16)
+    try:
+        file = _lock_file(folder)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+    except OSError:  # a folder that cannot be written to, or without locks: everyone makes it
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
+
+
+@functools.cache
+def _lock_file(folder: Path) -> int:
+    """Stays open: closing it would release all locks of this process."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(folder / ".making", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 @contextmanager

@@ -25,7 +25,9 @@ def phase(op: Op, params: Sequence[Any], result: Type) -> PlanPhase:
         "axis": [name for name, _ in mesh].index(known["axis"]),
         "tag": crc32(f"{op.name} {tuple(params)} {result}".encode()) & 0xFFFF,
     }
-    symbol = f"collective.{op.name}.{result.dtype.name}.{known.get('combine', 'none')}.{size}"
+    combine = known.get("combine", "none")
+    dtype = f"int{max(8, result.dtype.bits)}" if combine == "none" else result.dtype.name  # what is only moved
+    symbol = f"collective.{op.name}.{dtype}.{combine}.{size}"
     names = [name if op.arity or name != "x0" else "y" for name in ARGUMENTS]
     reads = frozenset({"x0"} if op.arity else ())
     return PlanPhase(symbol, tuple(numbers.get(name, name) for name in names), reads, frozenset({"y"}))
