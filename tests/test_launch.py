@@ -11,7 +11,7 @@ import pytest
 
 from weft.cli.launch import read_options
 from weft.errors import UserError
-from weft.parallel.launch import program
+from weft.parallel.launcher import program
 from weft.parallel.slurm import SlurmJob
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..hints import nearest
-from ..parallel.launch import launch as run_launch
+from ..parallel.launcher import launch as run_launch
 from ..parallel.slurm import SlurmJob
 from .arguments import Help
 

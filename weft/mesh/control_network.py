@@ -72,11 +72,12 @@ class ControlNetwork:
 
     def _serve(self) -> None:
         next_beat = 0.0
-        while self._selector.get_map():
+        while True:  # until the process ends
             for key, _ in self._selector.select(BEAT_SECONDS):
                 self._receive(key.data, key.fileobj)  # type: ignore[arg-type]
             if time.monotonic() >= next_beat:
                 self._send(beat=1, positions=self._positions())
+                self._compare()
                 next_beat = time.monotonic() + BEAT_SECONDS
 
     def _receive(self, rank: int, peer: socket.socket) -> None:
@@ -99,14 +100,12 @@ class ControlNetwork:
             self.page.give_up(*message["failure"])
             return
         self.page.words[BEATS + rank] = ENDED if message["beat"] == ENDED else time.monotonic_ns()
-        if self.page.rank == 0:
-            self._seen[rank] = [(k, first, where) for k, first, where in message["positions"]]
-            self._compare()
+        self._seen[rank] = [(k, first, where) for k, first, where in message["positions"]]
 
     def _compare(self) -> None:
-        """Give up if one process has ended before the others, or is in another collective."""
+        """Give up if one process has ended before the others, or is in another collective, as far as this process knows."""
         at: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for rank, positions in [(0, self._positions()), *self._seen.items()]:
+        for rank, positions in [(self.page.rank, self._positions()), *self._seen.items()]:
             for channel, first, where in positions:
                 at.setdefault((channel, first), []).append((where, rank))
         for group in at.values():

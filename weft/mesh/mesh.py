@@ -5,6 +5,7 @@ mesh = weft.parallel.Mesh(data=4, model=2)      # of 8 processes; rank 5 is numb
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -107,6 +108,9 @@ class Mesh:
         page = control_page()
         if peer >= 0:
             page.give_up(self.world.rank, "runs another program than the others, or in another order.")
+        deadline = time.monotonic() + 2.0
+        while page.failure is None and time.monotonic() < deadline:  # MPI noticed before the control network
+            time.sleep(0.01)
         return page.error()
 
     def __repr__(self) -> str:

@@ -81,7 +81,7 @@ class MpiChannel:
             MpiContext.REQUEST_BYTES: self._requests.itemsize, MpiContext.STATUSES: self._statuses.ctypes.data,
         }  # fmt: skip
         for word, value in given.items():
-            self.words[word] = value
+            self.words[word] = ctypes.c_int64(value).value  # handles may be unsigned
 
     @property
     def address(self) -> int:

@@ -9,5 +9,7 @@ from ..ops.collective import broadcast as broadcast
 from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
+from .launcher import launch as launch
 from .ranks import RankPool as RankPool
 from .ranks import run as run
+from .slurm import SlurmJob as SlurmJob

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, UserError
-from .launch import program
+from .launcher import program
 from .ranks import check_ranks
 
 

@@ -169,12 +169,19 @@ class _Output:
         self._threads.append(thread)
 
     def _copy(self, rank: int, source: IO[str], target: IO[str]) -> None:
-        for line in source:
-            with self._lock, suppress(OSError, ValueError):
-                if not (self._deduplicate and line in self._recent):  # what one rank has said, others need not repeat
-                    self._recent.append(line)
-                    target.write(f"[{rank}] {line.rstrip()}\n")
-                    target.flush()
+        with source:
+            for line in source:
+                if self._is_new(line):
+                    with self._lock, suppress(OSError, ValueError):  # nobody may read any more
+                        target.write(f"[{rank}] {line.rstrip()}\n")
+                        target.flush()
+
+    def _is_new(self, line: str) -> bool:
+        """What one rank has said, others need not repeat."""
+        with self._lock:
+            known = self._deduplicate and line in self._recent
+            self._recent.append(line)
+        return not known
 
     def close(self) -> None:
         for thread in self._threads:
