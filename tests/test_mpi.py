@@ -18,6 +18,7 @@ from weft.compiler.cpu.collective.layout import Context, MpiContext
 from weft.compiler.cpu.collective.phases import phase
 from weft.errors import UserError
 from weft.graph.node import OPS, Type, placeholder
+from weft.mesh.channels import waiting_words
 from weft.mesh.host_calls import run_phase
 from weft.mesh.mpi import load_mpi
 from weft.mesh.world import World
@@ -82,7 +83,8 @@ class FakeMpi:
             staging.ctypes.data,
             PART_BYTES,
         )
-        words[Context.YIELD] = ctypes.cast(ctypes.CDLL(None).sched_yield, _P).value
+        for word, value in waiting_words().items():
+            words[word] = value
         words[MpiContext.REQUESTS], words[MpiContext.REQUEST_BYTES] = requests.ctypes.data, 8
         for word, function in self.functions.items():
             words[word] = ctypes.cast(function, _P).value

@@ -17,6 +17,7 @@ from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
 
 SLOT_BYTES = 1 << 18
 SPINS = 2_000
+YIELDS = 20_000  # milliseconds
 PATIENCE = 120.0  # seconds that processes wait for each other at the start
 
 
@@ -60,13 +61,12 @@ class Channel:
         published = memory.address + offset
         self._sequences = _aligned(lanes * LINE)
         self._words = _aligned(8 * Context.ALL).view(np.int64)
-        libc = ctypes.CDLL(None)
         crowded = control.size * lanes > usable_cores()
         given = {
             Context.INDEX: index, Context.LANES: lanes, Context.PUBLISHED: published, Context.SLOT_BYTES: SLOT_BYTES,
             Context.STAGING: published + size * lanes * LINE, Context.SEQUENCES: self._sequences.ctypes.data,
             Context.STOP: control.stop_address, Context.SPINS: 0 if crowded else SPINS,
-            Context.YIELD: ctypes.cast(libc.sched_yield, ctypes.c_void_p).value or 0,
+            **waiting_words(),
         }  # fmt: skip
         for word, value in given.items():
             self._words[word] = value
@@ -90,6 +90,14 @@ class Channel:
     def nbytes(size: int, lanes: int) -> int:
         """The shared memory of a group."""
         return size * lanes * (LINE + 2 * SLOT_BYTES)
+
+
+def waiting_words() -> dict[int, int]:
+    """How a thread waits: the words of its context."""
+    libc = ctypes.CDLL(None)
+    functions = {Context.YIELD: libc.sched_yield, Context.SLEEP: libc.usleep}
+    found = {word: ctypes.cast(function, ctypes.c_void_p).value or 0 for word, function in functions.items()}
+    return {**found, Context.YIELDS: YIELDS}
 
 
 def _aligned(nbytes: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
+from .channels import waiting_words
 from .control import ControlPage
 from .world import World
 
@@ -70,10 +71,9 @@ class MpiChannel:
         self._statuses = np.zeros(2 * size * STATUS_BYTES, np.uint8)
         self._staging = np.zeros(size * PART_BYTES, np.uint8)
         self.words = np.zeros(MpiContext.ALL, np.int64)
-        libc = ctypes.CDLL(None)
         given = {
             Context.INDEX: index, Context.STOP: control.stop_address, Context.SPINS: spins,
-            Context.YIELD: ctypes.cast(libc.sched_yield, ctypes.c_void_p).value or 0,
+            **waiting_words(),
             Context.STAGING: self._staging.ctypes.data, Context.SLOT_BYTES: PART_BYTES,
             MpiContext.SEND: library.function("MPI_Isend"), MpiContext.RECEIVE: library.function("MPI_Irecv"),
             MpiContext.TEST: library.function("MPI_Testall"), MpiContext.COMMUNICATOR: mpi._handleof(self._communicator),

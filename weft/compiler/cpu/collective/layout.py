@@ -23,6 +23,8 @@ class Context:
     STOP = 6  # a word that is not 0 if the processes should give up
     YIELD = 7  # the function sched_yield
     SPINS = 8  # how often a waiting thread looks before it gives its core to others
+    SLEEP = 9  # the function usleep
+    YIELDS = 10  # how often it gives its core to others before it sleeps between looks
     ALL = 16
 
 

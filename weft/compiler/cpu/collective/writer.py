@@ -15,6 +15,7 @@ from .layout import FAILED, TABLE, Context
 from .phases import ARGUMENTS
 
 TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
+SLEEP_MICROSECONDS = 100
 T = TypeVar("T")
 
 
@@ -76,7 +77,7 @@ class CollectiveCode(Code):
             with soon:
                 self._pause()
             with later:
-                self.call(self._yield(), [])
+                self._let_others_run(self.sub(count, self.word(Context.SPINS)))
         stop = self.load_atomic(self.address(Context.STOP), "acquire", 8, typ=I64)
         self.give_up_if(self.icmp_signed("!=", stop, self.i64(0)), -1)
 
@@ -95,8 +96,14 @@ class CollectiveCode(Code):
         else:
             self.intrinsic("x86.sse2.pause", types=[], result=VOID)
 
-    def _yield(self) -> Value:
-        return self.inttoptr(self.word(Context.YIELD), ir.FunctionType(I32, []).as_pointer())
+    def _let_others_run(self, looks: Value) -> None:
+        """Give the core to others; who waits for long sleeps, so that a slow process has its machine for itself."""
+        with self.if_else(self.icmp_signed("<", looks, self.word(Context.YIELDS))) as (soon, later):
+            with soon:
+                self.call(self.inttoptr(self.word(Context.YIELD), ir.FunctionType(I32, []).as_pointer()), [])
+            with later:
+                sleep = self.inttoptr(self.word(Context.SLEEP), ir.FunctionType(I32, [I32]).as_pointer())
+                self.call(sleep, [ir.Constant(I32, SLEEP_MICROSECONDS)])
 
     # --- data -----------------------------------------------------------------------------------------------------------------
 
