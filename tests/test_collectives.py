@@ -169,6 +169,21 @@ def test_derivatives_are_those_of_the_sum_of_all_losses(pool):
         assert np.allclose([mine[op] for mine in found], wanted, atol=1e-5), op
 
 
+def other_programs(size):
+    x = weft.ones(3 + mesh_of(data=size).index("data"))
+    with pytest.raises(RunError) as error:
+        weft.jit(lambda x: parallel.all_reduce(x, "data"))(x)
+    return str(error.value)
+
+
+def test_ranks_that_run_other_programs_are_told(pool):
+    others = [i for i in range(pool.size) if i != 1]
+    message = (
+        f"all processes must run the same program: numbers {others} along the axis 'data' run another one than number 1"
+    )
+    assert message in pool.run(other_programs, pool.size)[1]
+
+
 def two_axes():
     mesh = mesh_of(data=2, model=2)
     here = float(mesh.world.rank)
@@ -199,12 +214,6 @@ def test_processes_may_have_several_threads(pool):
 # --- what goes wrong ------------------------------------------------------------------------------------------------------------
 
 
-def other_programs():
-    mesh = mesh_of(data=2)
-    x = weft.ones(3 + mesh.index("data"))
-    return weft.jit(lambda x: parallel.all_reduce(x, "data"))(x).tolist()
-
-
 def other_order():
     mesh = mesh_of(data=2)
     calls = [lambda: parallel.all_reduce(weft.ones(3), "data"), lambda: parallel.all_gather(weft.ones(3), "data")]
@@ -231,7 +240,6 @@ def one_ends():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (other_programs, "all processes must run the same program"),
         (other_order, "runs another program than the others, or in another order"),
         (one_fails, r"rank 1 failed: ValueError: no luck \(test_collectives.py"),
         (one_ends, "rank 1 (died|ended with exit status 3)"),
