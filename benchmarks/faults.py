@@ -118,10 +118,7 @@ def shown(case: str, rank: int, ranks: int, starter: list[str]) -> bool:
         process.kill()
         error = process.communicate()[1] + "\nHANGS"
     seconds = time.monotonic() - start
-    time.sleep(0.3)
-    left = subprocess.run(
-        ["pgrep", "-f", f"faults.py --rank {case} {rank}"], capture_output=True, text=True
-    ).stdout.split()
+    left = remaining(f"faults.py --rank {case} {rank}")
     lines = error.strip().splitlines()
     said = next((text for text in lines if text.startswith("weft: ")), lines[-1] if lines else "")
     fine = (
@@ -134,6 +131,16 @@ def shown(case: str, rank: int, ranks: int, starter: list[str]) -> bool:
         flush=True,
     )
     return fine
+
+
+def remaining(program: str) -> list[str]:
+    """The processes of a program that are still there after some seconds."""
+    for _ in range(30):
+        left = subprocess.run(["pgrep", "-f", program], capture_output=True, text=True).stdout.split()
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def matches(pattern: str, error: str, code: int, case: str, by_mpi: bool) -> bool:
