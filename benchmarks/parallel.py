@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measure_steps(ranks: list[int], names: list[str], found: dict[str, Any], pee
         times = {
             "weft": parallel_weft.step_times(n, names),
             "apart": parallel_weft.step_times(n, names, exchange=False),
-            "torch": _try(lambda n=n: parallel_torch.step_times(n, names)) if peers else {},
+            "torch": _try(partial(parallel_torch.step_times, n, names)) if peers else {},
         }
         for name in names:
             row = found.setdefault(name, {})
@@ -72,7 +73,7 @@ def measure_reduce(ranks: list[int], found: dict[str, Any]) -> None:
     print(f"\n{'bytes':<12}{'ranks':>6}" + "".join(f"{k:>12}" for k in ("weft us", "gloo us", "MPI us")), flush=True)
     for n in ranks:
         ours = parallel_weft.reduce_times(n)
-        gloo, mpi = _try(lambda n=n: parallel_torch.reduce_times(n)), _try(lambda n=n: mpi_times(n))
+        gloo, mpi = _try(partial(parallel_torch.reduce_times, n)), _try(partial(mpi_times, n))
         for size in SIZES:
             row = {"weft": ours[str(size)], "gloo": gloo.get(str(size)), "MPI": mpi.get(str(size))}
             found.setdefault(str(n), {})[size] = row

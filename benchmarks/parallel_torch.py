@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,7 +100,7 @@ def _characters() -> Any:
     import torch
     from torch import nn
 
-    class Characters(nn.Module):
+    class Characters(nn.Module):  # type: ignore[misc]  # torch need not be installed
         def __init__(self) -> None:
             super().__init__()
             self.embedding, self.lstm = nn.Embedding(64, 64), nn.LSTM(64, 128, batch_first=True)
@@ -115,7 +116,7 @@ def _resnet18() -> Any:
     import torch
     from torch import nn
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, a: int, b: int, stride: int) -> None:
             super().__init__()
             self.body = nn.Sequential(
@@ -144,7 +145,7 @@ def _reduces(rank: int, n: int, names: list[str]) -> dict[str, float]:
         x = torch.ones(size // 4)
         for _ in range(3):
             dist.all_reduce(x)
-        found[str(size)] = median(seconds(lambda x=x: dist.all_reduce(x)) for _ in range(repeats(size)))
+        found[str(size)] = median(seconds(partial(dist.all_reduce, x)) for _ in range(repeats(size)))
     return found
 
 

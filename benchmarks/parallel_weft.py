@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -78,5 +79,5 @@ def _reduce(n: int) -> dict[str, float]:
         call = weft.jit(lambda x: parallel.all_reduce(x, "data"))
         for _ in range(3):
             call(x)
-        found[str(size)] = median(seconds(lambda call=call, x=x: call(x)) for _ in range(repeats(size)))
+        found[str(size)] = median(seconds(partial(call, x)) for _ in range(repeats(size)))
     return found

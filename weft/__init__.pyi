@@ -12,6 +12,7 @@ from . import metrics as metrics
 from . import nn as nn
 from . import onnx as onnx
 from . import optim as optim
+from . import parallel as parallel
 from . import random as random
 from . import report as report
 from . import tpu as tpu

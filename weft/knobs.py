@@ -58,6 +58,19 @@ def _switch(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError("it must be a number of seconds above 0")
+    return number
+
+
+def _engine(text: str) -> str:
+    if text not in ("auto", "local", "mpi"):
+        raise ValueError("it must be auto, local or mpi")
+    return text
+
+
 # Every algorithm of a convolution. The compiler knows them; the list stands here so that a setting is checked when it is set.
 ALGORITHMS = ("GEMM", "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_2X2", "LOOPS")
 GPU_ALGORITHMS = ("IMPLICIT_GEMM", "CUDNN", "GEMM", "DIRECT", "LOOPS")  # those that GPUs have
@@ -135,6 +148,14 @@ KNOBS: dict[str, Knob] = {
     "cache_bytes": Knob(_natural, 1 << 30, "Limit of the compile cache on disk, in bytes."),
     "data": Knob(str, "", "The folder for data sets, downloaded or made. Empty: weft in the user's folder for data."),
     "machines": Knob(str, "", "A YAML file of described machines, added to those that weft knows. Empty: none."),
+    "engine": Knob(
+        _engine,
+        "auto",
+        "What connects the processes of a mesh: local (shared memory of one machine), mpi, or auto: local where it can be.",
+    ),
+    "stall_seconds": Knob(
+        _seconds, 20.0, "A process of a mesh that has not answered for this many seconds ends the others."
+    ),
     "debug": Knob(
         _natural,
         0,
@@ -163,6 +184,8 @@ class Knobs:
     cache_bytes: int
     data: str
     machines: str
+    engine: str
+    stall_seconds: float
     debug: int
     changes: Any  # equal as long as no setting has changed in this context: for callers that cache what follows from settings
 

@@ -18,8 +18,11 @@ from .knobs import KNOBS, knobs
 
 # Settings that shape no compiled code: they decide when something is computed, where it is kept, or what is printed.
 NOT_IN_CODE = frozenset(
-    {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug", "machines"}
-)
+    {
+        "seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug", "machines",
+        "engine", "stall_seconds",
+    }
+)  # fmt: skip
 
 # Of the `weft.algorithms` block around this code.
 BLOCK_CONV_ALGORITHM: ContextVar[str] = ContextVar("block_conv_algorithm", default="")

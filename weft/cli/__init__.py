@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
+from ..mesh.world import world
 from ..signals import TERMINATED, Terminated, terminable
 from ..version import __version__
 from . import verbs
@@ -21,6 +22,7 @@ SUMMARIES = {
     "resume": "Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
     "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
     "sweep": "Search the best settings of a training: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.",
+    "launch": "Run a program in many processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...",
     "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
     "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
     "interpret": "See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
@@ -74,6 +76,8 @@ GROUPS = {
         "resume",
         "job",
         "sweep",
+        "launch",
+        "job",
         "eval",
         "predict",
         "interpret",
@@ -117,7 +121,8 @@ def main(words: Sequence[str] | None = None) -> int:
             _run(verb, rest)
         return 0
     except WeftError as error:
-        print(f"weft: [{error.where}] {error.message}", file=sys.stderr)
+        if world().size == 1 or verbs.report_failure(error):  # else another process of this run has failed before
+            print(f"weft: [{error.where}] {error.message}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
     except KeyboardInterrupt:
         print("weft: interrupted", file=sys.stderr)
@@ -132,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(verb: str, words: Sequence[str]) -> None:
     if verb not in VERBS:
         raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, [*VERBS, 'help'])}")
-    if verb != "studio" and has_server(words) and not asks_for_help(words):
+    if verb not in ("studio", "launch") and has_server(words) and not asks_for_help(words):
         verbs.run_remote(verb, words)
         return
     call = VERBS[verb]

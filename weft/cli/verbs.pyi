@@ -1,5 +1,6 @@
 """The verbs of the command line, each imported when it is first used (see weft/lazy.py)."""
 
+from ..mesh.connection import report_failure as report_failure
 from .cfg import cfg as cfg
 from .compare import compare as compare
 from .compress import compress as compress
@@ -11,6 +12,7 @@ from .export import export as export
 from .formats import formats as formats
 from .interpret import interpret as interpret
 from .job import job as job
+from .launch import launch as launch
 from .measure import bench as bench
 from .measure import explain as explain
 from .models import models as models

@@ -63,9 +63,8 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
                 return bundle.contents[name]
     content = cache().get(full)
     if content is None:
-        with cache().making(
-            full
-        ) as was_awaited:  # processes that train together compile the same programs at the same time
+        # Processes that train together need the same programs at the same time.
+        with cache().making(full) as was_awaited:
             content = cache().get(full) if was_awaited else None
             if content is None:
                 content = make()

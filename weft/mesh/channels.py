@@ -6,72 +6,58 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..compiler.cpu.collective.layout import LINE, Context
+from ..compiler.cpu.collective.layout import LINE, TAG_BITS, Context
 from ..compiler.host import usable_cores
 from ..errors import RunError
-from .control import ControlPage
+from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
 
 SLOT_BYTES = 1 << 18
 SPINS = 2_000
+YIELDS = 20_000  # milliseconds
 PATIENCE = 120.0  # seconds that processes wait for each other at the start
 
 
 class SharedMemory:
-    """A file in memory that all processes map. Rank 0 makes it; when all have mapped it, it has no name any more: nothing can be left behind."""
+    """A file in memory that all processes map. Rank 0 makes it and tells the others where it is; it has no name, so nothing can be left behind."""
 
-    def __init__(self, path: Path, nbytes: int, control: ControlPage) -> None:
+    def __init__(self, number: int, nbytes: int, control: ControlPage) -> None:
         self._control = control
         if control.rank == 0:
-            _make(path, nbytes)
-        self._wait(path.exists, "its memory")
-        with open(path, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), nbytes)
-        words = np.frombuffer(self._map, np.int64)
-        self.address = words.ctypes.data
-        self._words = words
-        mapped = path.with_name(f"{path.name}.{control.rank}")
-        mapped.touch()
-        others = [path.with_name(f"{path.name}.{rank}") for rank in range(control.size)]
+            file = new_memory("weft mesh", nbytes)
+            control.words[MEMORY] = number << 44 | os.getpid() << 20 | file
+        self._wait(lambda: int(control.words[MEMORY]) >> 44 == number, "its memory")
+        place = int(control.words[MEMORY])
+        with open(path_of(place & 0xFFFFF, place >> 20 & 0xFFFFFF), "r+b") as opened:
+            self._map = mmap.mmap(opened.fileno(), nbytes)
+        self.words = np.frombuffer(self._map, np.int64)
+        self.address = self.words.ctypes.data
+        control.words[MAPPED + control.rank] = number
         if control.rank == 0:
-            self._wait(lambda: all(p.exists() for p in others), "the other processes")
-            for p in (*others, path):
-                p.unlink()
-        else:
-            self._wait(lambda: not path.exists(), "the other processes")
+            mapped = control.words[MAPPED : MAPPED + control.size]
+            self._wait(lambda: bool((mapped == number).all()), "the other processes")
+            os.close(file)
 
-    def _wait(self, ready: object, what: str) -> None:
+    def _wait(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not ready():  # type: ignore[operator]
+        while not ready():
             self._control.check()
             if time.monotonic() > deadline:
                 raise RunError("parallel", f"rank {self._control.rank} waited for {what} for {PATIENCE:.0f} seconds.")
             time.sleep(0.001)
 
 
-def _make(path: Path, nbytes: int) -> None:
-    beside = path.with_name(f"{path.name}.new")
-    try:
-        with open(beside, "xb") as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        os.replace(beside, path)
-    except OSError as error:
-        raise RunError(
-            "parallel", f"{nbytes >> 20} MiB of shared memory in {path.parent} cannot be made: {error.strerror}."
-        ) from error
-
-
 class Channel:
     """The shared memory of one group of processes along an axis, seen from one of them."""
 
     def __init__(
-        self, memory: SharedMemory, offset: int, index: int, size: int, lanes: int, control: ControlPage
+        self, memory: SharedMemory, offset: int, index: int, ranks: Sequence[int], lanes: int, control: ControlPage
     ) -> None:
-        self.memory, self.index, self.size = memory, index, size
+        self.memory, self.index, self.ranks = memory, index, ranks
+        size = len(ranks)
         published = memory.address + offset
         self._sequences = _aligned(lanes * LINE)
         self._words = waiting_words(control, lanes)
@@ -81,6 +67,16 @@ class Channel:
         }  # fmt: skip
         for word, value in given.items():
             self._words[word] = value
+
+        first = offset // 8
+        self._published = memory.words[first : first + size * lanes * LINE // 8].reshape(size, lanes, LINE // 8)[..., 0]
+        control.waits.append(self.waits_for)
+
+    def waits_for(self) -> set[int]:
+        """The ranks that have not come to where this process is: it waits for them, now or soon."""
+        counts = self._published >> TAG_BITS
+        behind = (counts < counts[self.index]).any(axis=1)
+        return {rank for rank, late in zip(self.ranks, behind, strict=True) if late}
 
     @property
     def address(self) -> int:
@@ -93,23 +89,19 @@ class Channel:
         return size * lanes * (LINE + 2 * SLOT_BYTES)
 
 
-def waiting_words(control: ControlPage, lanes: int) -> np.ndarray:
+def waiting_words(control: ControlPage, lanes: int, words: int = Context.ALL) -> np.ndarray:
     """A context that knows how to wait: when to give up, and when to let other threads run."""
-    words = _aligned(8 * Context.ALL).view(np.int64)
+    found = _aligned(8 * words).view(np.int64)
     crowded = control.size * lanes > usable_cores()
-    words[Context.STOP], words[Context.SPINS] = control.stop_address, 0 if crowded else SPINS
+    found[Context.STOP], found[Context.SPINS] = control.stop_address, 0 if crowded else SPINS
+    found[Context.YIELDS] = YIELDS
     libc = ctypes.CDLL(None)
     for word, function in ((Context.YIELD, libc.sched_yield), (Context.SLEEP, libc.usleep)):
-        words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
-    return words
+        found[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return found
 
 
 def _aligned(nbytes: int) -> np.ndarray:
     memory = np.zeros(nbytes + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + nbytes]
-
-
-def table_of(channels: Sequence[Channel]) -> np.ndarray:
-    """The table of contexts that programs are given."""
-    return np.array([c.address for c in channels], np.int64)

@@ -1,7 +1,8 @@
-"""The page of memory that the processes of `weft launch` share: who is alive, and whether to give up.
+"""The page of memory that the processes of one machine share: who is alive, and whether to give up.
 
 Every process writes the time to its word a few times a second. If one of them ends with an error, dies or stalls, whoever sees it first writes
-its rank and the reason here, and all others give up whatever they wait for.
+its rank and the reason here, and all others give up whatever they wait for. Processes on several machines have a page each, and keep
+them alike by messages (see control_network.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,16 +19,40 @@ import numpy as np
 
 from ..errors import RunError, UserError
 
-SIZE = 1 << 16
-STOP, STOPPED_RANK, TEXT_LENGTH, ATTACHED = range(4)  # words
-BEATS, PIDS, THREADS = (
-    64,
-    1280,
-    2496,
-)  # the first words of times, numbers of processes, and numbers of threads, one a rank
-TEXT = 1 << 15  # bytes; the words end before
+SIZE = 1 << 17
+STOP, STOPPED_RANK, TEXT_LENGTH, MEMORY = range(4)  # words
 MOST_RANKS = 1216
+# The first words of what there is one of for each rank: times, numbers of processes, numbers of threads, memories that it has mapped.
+BEATS, PIDS, THREADS, MAPPED = (64 + i * MOST_RANKS for i in range(4))
+TEXT = 1 << 16  # bytes; the words end before
 BEAT_SECONDS = 0.25
+ENDED = -1  # the time of a process that has come to its end
+GRACE = 5.0  # seconds that a process has to end, once another one has failed
+LAUNCHER = -1  # the rank of whoever started the processes
+
+Waits = Callable[[], set[int]]  # the ranks that this process waits for
+
+
+def _nothing() -> None:
+    pass
+
+
+def new_memory(name: str, nbytes: int) -> int:
+    """A file in memory without a name: nothing is left of it when the last process that uses it ends, however it ends."""
+    if not hasattr(os, "memfd_create"):
+        raise UserError("parallel", "processes that share memory require Linux.")
+    file = os.memfd_create(name)
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        os.close(file)
+        raise RunError("parallel", f"{nbytes >> 20} MiB of shared memory cannot be made: {error.strerror}.") from error
+    return file
+
+
+def path_of(file: int, pid: int | None = None) -> str:
+    """The path by which other processes of this user open a file that a process, by default this one, has open."""
+    return f"/proc/{os.getpid() if pid is None else pid}/fd/{file}"
 
 
 class ControlPage:
@@ -38,14 +64,17 @@ class ControlPage:
             self._map = mmap.mmap(file.fileno(), SIZE)
         self.words = np.frombuffer(self._map, np.int64)
         self.stop_address = self.words.ctypes.data + 8 * STOP
+        self.waits: list[Waits] = []  # of the meshes of this process
+        self.gave_up: Callable[[], None] = _nothing  # called when this process has noted a failure
+        self.ended: Callable[[], None] = _nothing  # and when it comes to its end
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        self._parent = os.getppid()
 
     @staticmethod
-    def create(path: Path) -> None:
-        """Make an empty page."""
-        with open(path, "xb") as file:
-            os.posix_fallocate(file.fileno(), 0, SIZE)
+    def create() -> int:
+        """Make an empty page: a file that stays open until whoever made it closes it."""
+        return new_memory("weft control page", SIZE)
 
     # --- giving up ------------------------------------------------------------------------------------------------------------
 
@@ -57,6 +86,7 @@ class ControlPage:
         self._map[TEXT : TEXT + len(text)] = text
         self.words[TEXT_LENGTH], self.words[STOPPED_RANK] = len(text), rank
         self.words[STOP] = 1
+        self.gave_up()
 
     @property
     def failure(self) -> tuple[int, str] | None:
@@ -66,11 +96,15 @@ class ControlPage:
         text = self._map[TEXT : TEXT + int(self.words[TEXT_LENGTH])]
         return int(self.words[STOPPED_RANK]), text.decode(errors="replace")
 
+    def error(self) -> RunError:
+        """Why the processes give up."""
+        rank, reason = self.failure or (self.rank, "gave up.")
+        return RunError("parallel", reason if rank == LAUNCHER else f"rank {rank} {reason}")
+
     def check(self) -> None:
         """Raise an error if the processes should give up."""
         if self.failure is not None:
-            rank, reason = self.failure
-            raise RunError("parallel", f"rank {rank} {reason}")
+            raise self.error()
 
     def check_threads(self, threads: int) -> None:
         """All processes must have as many threads, because each thread meets those of the same number; wait for what the others have."""
@@ -87,34 +121,48 @@ class ControlPage:
 
     # --- being alive ----------------------------------------------------------------------------------------------------------
 
-    def begin(self, stall_seconds: float) -> None:
-        """Note the time from now on, and watch the others."""
+    def begin(self, stall_seconds: float, before_exit: Callable[[], None] = _nothing) -> None:
+        """Note the time from now on, and watch the others. `before_exit` is called where a failure of another one ends this process."""
         self.words[PIDS + self.rank] = os.getpid()
         self.words[BEATS + self.rank] = time.monotonic_ns()
-        self._thread = threading.Thread(target=self._watch, args=(stall_seconds,), name="weft ranks", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(stall_seconds, before_exit), name="weft ranks", daemon=True
+        )
         self._thread.start()
 
     def end(self) -> None:
         """This process is done: nobody waits for it any more."""
         self._ended.set()
-        self.words[BEATS + self.rank] = -1
+        self.words[BEATS + self.rank] = ENDED
+        self.ended()
 
-    def _watch(self, stall_seconds: float) -> None:
-        last = time.monotonic()
+    def _watch(self, stall_seconds: float, before_exit: Callable[[], None]) -> None:
+        last, stopped = time.monotonic(), 0.0
         while not self._ended.wait(BEAT_SECONDS):
             now = time.monotonic()
             self.words[BEATS + self.rank] = time.monotonic_ns()
             if now - last < stall_seconds / 2:  # this process itself was not stopped
-                self._look_at_others(stall_seconds)
+                self.look_at_others(stall_seconds)
+            if os.getppid() != self._parent:  # whoever started it was killed, and nobody else would end it
+                os._exit(1)
+            stopped += now - last if self.words[STOP] else 0.0
+            if stopped > GRACE:  # it does not wait for the others, so it has not noticed
+                before_exit()
+                os._exit(1)
             last = now
 
-    def _look_at_others(self, stall_seconds: float) -> None:
+    def look_at_others(self, stall_seconds: float) -> None:
+        """Give up if one of the other processes has died or stalled, or will never come to where this one waits for it."""
+        waited = set().union(*(waits() for waits in self.waits))
         for rank in range(self.size):
             beat, pid = int(self.words[BEATS + rank]), int(self.words[PIDS + rank])
-            if rank == self.rank or beat <= 0 or self.words[STOP]:
+            if rank == self.rank or beat == 0 or self.words[STOP]:
                 continue
             silent = (time.monotonic_ns() - beat) / 1e9
-            if not _lives(pid):
+            if beat == ENDED:
+                if rank in waited:
+                    self.give_up(rank, "has ended, and others wait for it.")
+            elif pid and not _lives(pid):
                 self.give_up(rank, "died.")
             elif silent > stall_seconds:
                 self.give_up(

@@ -14,13 +14,18 @@ from ..compiler.cpu.library import is_number
 from ..compiler.ir.plan import PlanPhase
 
 
-def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, table: int) -> int | None:
+def linked_symbol(symbol: str, engine: str) -> str:
+    """The symbol of the function that a program calls by another: compiled programs do not depend on what connects the processes."""
+    return symbol.replace("collective.", "mpi.", 1) if engine == "mpi" and symbol.startswith("collective.") else symbol
+
+
+def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table: int) -> int | None:
     """Run a collective on one thread. None, or if it was given up the number of a peer that is in another one, or -1."""
     status = (ctypes.c_int64 * (TABLE + 1))()
     status[TABLE] = table
     pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}
     known = {**pointers, "tid": 0, "threads": 1}
-    function = native_function(phase.symbol, tuple(map(is_number, phase.arguments)))
+    function = native_function(linked_symbol(phase.symbol, engine), tuple(map(is_number, phase.arguments)))
     function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
     return int(status[1]) if status[0] == FAILED else None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -15,8 +14,9 @@ import numpy as np
 from ..compiler.cpu.collective.layout import FAILED, LINE, TABLE, Context
 from ..errors import UserError
 from .channels import SharedMemory, waiting_words
+from .connection import control_page
 from .host_calls import native_function
-from .mesh import Mesh, control_page, next_number
+from .mesh import Mesh, next_number
 
 
 class Link:
@@ -77,9 +77,7 @@ class Neighbours:
             raise UserError("link", f"a size is required between each two of {size} processes, got {len(messages)}.")
         sizes = [Link.nbytes(slots, most) for most in messages]
         group = 2 * sum(sizes)
-        self._memory = SharedMemory(
-            Path(f"{mesh.world.group}.links{next_number()}"), max(LINE, group * mesh.groups(axis)), control_page()
-        )
+        self._memory = SharedMemory(next_number(), max(LINE, group * mesh.groups(axis)), control_page())
         start = self._memory.address + mesh.group(axis) * group
 
         def link(between: int, backward: bool, peer: int) -> Link | None:

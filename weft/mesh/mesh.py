@@ -5,10 +5,9 @@ mesh = weft.parallel.Mesh(data=4, model=2)      # of 8 processes; rank 5 is numb
 
 from __future__ import annotations
 
-import os
-from functools import cache
+import time
+from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from ..dtypes import as_dtype
 from ..errors import RunError, UserError
 from ..graph.node import OPS, Type, placeholder
 from ..knobs import knobs
-from .channels import Channel, SharedMemory, table_of
-from .control import ControlPage
+from .channels import Channel, SharedMemory
+from .connection import Connection, connection, control_page
 from .host_calls import run_phase
+from .mpi import MpiChannel, MpiLibrary
 from .world import World, world
 
 Axes = tuple[tuple[str, int], ...]
@@ -40,27 +40,44 @@ class Mesh:
         self.sizes = dict(self.axes)
         position = np.unravel_index(self.world.rank, [n for _, n in self.axes])
         self.coordinates = {name: int(i) for (name, _), i in zip(self.axes, position, strict=True)}
-        self.table_address = 0
+        self.table_address, self.engine = 0, "local"
         if self.world.size > 1:
             self._connect()
         _current.append(self)
 
     def _connect(self) -> None:
-        control = control_page()
+        found = connection()
+        self.engine = found.engine
+        self._channels = self._shared_channels(found) if found.mpi is None else self._mpi_channels(found, found.mpi)
+        self._table = np.array([c.address for c in self._channels], np.int64)  # that programs are given
+        self.table_address = int(self._table.ctypes.data)
+
+    def _shared_channels(self, found: Connection) -> Sequence[Channel]:
         lanes = knobs.threads or usable_cores()
         groups = [self.world.size // n for _, n in self.axes]
         sizes = [Channel.nbytes(n, lanes) for _, n in self.axes]
         total = sum(count * size for count, size in zip(groups, sizes, strict=True))
-        path = Path(f"{self.world.group}.mesh{next_number()}")
-        self._memory = SharedMemory(path, total, control)
-        control.check_threads(lanes)
-        self._channels, offset = [], 0
-        for (name, n), count, size in zip(self.axes, groups, sizes, strict=True):
+        memory = SharedMemory(next_number(), total, found.control)
+        found.control.check_threads(lanes)
+        channels, offset = [], 0
+        for (name, _), count, size in zip(self.axes, groups, sizes, strict=True):
             place = offset + self.group(name) * size
-            self._channels.append(Channel(self._memory, place, self.coordinates[name], n, lanes, control))
+            ranks = self._ranks_along(name)
+            channels.append(Channel(memory, place, self.coordinates[name], ranks, lanes, found.control))
             offset += count * size
-        self._table = table_of(self._channels)
-        self.table_address = int(self._table.ctypes.data)
+        return channels
+
+    def _mpi_channels(self, found: Connection, mpi: MpiLibrary) -> Sequence[MpiChannel]:
+        assert found.network is not None
+        made = [MpiChannel(mpi, self._ranks_along(name), self.index(name), found.control) for name, _ in self.axes]
+        found.network.channels += made
+        return made
+
+    def _ranks_along(self, axis: str) -> list[int]:
+        """The ranks of this process's group along an axis."""
+        sizes = [n for _, n in self.axes]
+        places = [{**self.coordinates, axis: i} for i in range(self.sizes[axis])]
+        return [int(np.ravel_multi_index([p[n] for n, _ in self.axes], sizes)) for p in places]
 
     def group(self, axis: str) -> int:
         """The number of this process's group among those along an axis."""
@@ -92,8 +109,10 @@ class Mesh:
         page = control_page()
         if peer >= 0:
             page.give_up(self.world.rank, "runs another program than the others, or in another order.")
-        rank, reason = page.failure or (self.world.rank, "gave up.")
-        return RunError("parallel", f"rank {rank} {reason}")
+        deadline = time.monotonic() + 2.0
+        while page.failure is None and time.monotonic() < deadline:  # MPI noticed before the control network
+            time.sleep(0.01)
+        return page.error()
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{n}={s}' for n, s in self.axes)})"
@@ -147,20 +166,7 @@ def run_collective(name: str, *given: Any) -> np.ndarray:
     result = op.infer(placeholder(0, Type(x.shape, as_dtype(x.dtype))), *params)
     mesh = with_axes(dict(zip(op.params, params, strict=True))["mesh"])
     y = np.empty(result.shape, x.dtype)
-    peer = run_phase(phase(op, params, result), x, y, mesh.table_address)
+    peer = run_phase(phase(op, params, result), x, y, mesh.engine, mesh.table_address)
     if peer is not None:
         raise mesh.failure(peer)
     return y
-
-
-@cache
-def control_page() -> ControlPage:
-    """The page that the processes of this launch share."""
-    me = world()
-    if not me.group:
-        raise RunError(
-            "parallel", f"{me.launcher or 'this process'} gave no shared memory. Start the processes with weft launch."
-        )
-    page = ControlPage(me.group, me.rank, me.size)
-    page.begin(float(os.environ.get("WEFT_STALL_SECONDS", "20")))
-    return page

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node
+from .host_calls import linked_symbol
 from .mesh import Mesh, run_collective, with_axes
 
 
@@ -32,6 +33,10 @@ class CollectiveProgram:
         if len(meshes) > 1:
             raise UserError("mesh", f"the collectives of one program need one mesh, got {', '.join(map(str, meshes))}.")
         return cls(with_axes(meshes.pop()), tuple(sorted({n.param("axis") for n in nodes})))
+
+    def linked_symbol(self, symbol: str) -> str:
+        """The symbol of the function that is linked for one that the program calls."""
+        return linked_symbol(symbol, self.mesh.engine)
 
     def verify(self, text: Callable[[], str]) -> None:
         """Raise an error unless all processes run the program that this text describes. They come here before its first run."""

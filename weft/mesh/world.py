@@ -21,7 +21,7 @@ LAUNCHERS = {
     "MPICH": ("PMI_RANK", "PMI_SIZE"),
     "PMIx": ("PMIX_RANK", "PMIX_SIZE"),
     "torchrun": ("RANK", "WORLD_SIZE"),
-    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # of srun: a batch script itself is no rank
     "Kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
 }
 
@@ -45,7 +45,7 @@ def world() -> World:
 def read_world(environment: Mapping[str, str]) -> World:
     """What the environment of a process says.
 
-    >>> read_world({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"})
+    >>> read_world({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"})
     World(rank=3, size=8, launcher='SLURM', group='')
     """
     for launcher, (rank, size) in LAUNCHERS.items():

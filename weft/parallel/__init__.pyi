@@ -9,9 +9,11 @@ from ..ops.collective import broadcast as broadcast
 from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
+from .launcher import launch as launch
 from .pipeline import Pipeline as Pipeline
 from .ranks import RankPool as RankPool
 from .ranks import run as run
+from .slurm import SlurmJob as SlurmJob
 from .split.choose import LayerChoice as LayerChoice
 from .split.choose import SplitChoice as SplitChoice
 from .split.choose import choose_split as choose_split

@@ -12,23 +12,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..compiler.host import usable_cores
-from ..errors import RunError, UserError
-from ..mesh.control import MOST_RANKS, ControlPage
-from ..mesh.mesh import control_page
+from ..errors import UserError
+from ..mesh.connection import control_page
+from ..mesh.control import GRACE, LAUNCHER, MOST_RANKS, ControlPage, path_of
+from ..mesh.failures import exit_reason, reason
 from ..mesh.world import GROUP, RANK, SIZE
 from ..signals import Terminated, handling, terminable, terminate
-
-GRACE = 5.0  # seconds that the other processes have to end, once one has failed
 
 
 def run(function: Callable[..., Any], ranks: int, *args: Any, threads: int | None = None) -> list[Any]:
@@ -41,16 +37,15 @@ class RankPool:
     """Processes that call functions together, one after another. If one of them fails, all end."""
 
     def __init__(self, ranks: int, *, threads: int | None = None) -> None:
-        check_ranks(ranks)
-        self.group = new_group()
-        self.control = ControlPage(self.group, -1, ranks)
+        self._group = LaunchGroup(ranks)
+        self.control = self._group.control
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = multiprocessing.get_context("spawn")
         for rank in range(ranks):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), name=f"weft rank {rank}", daemon=True)
-            with environment(rank_variables(rank, ranks, self.group, threads)):
+            with environment(self._group.variables(rank, threads)):
                 process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -88,9 +83,8 @@ class RankPool:
                 except (EOFError, ConnectionResetError):
                     self.control.give_up(rank, _death(self._processes[rank]))
         if self.control.failure is not None:
-            rank, reason = self.control.failure
             self.close()
-            raise RunError("parallel", f"rank {rank} {reason}")
+            raise self.control.error()
         return results
 
     @contextmanager
@@ -114,7 +108,7 @@ class RankPool:
             with suppress(BrokenPipeError, OSError):
                 pipe.send(None)
         end_all(self._processes)
-        remove_group(self.group)
+        self._group.close()
 
     def __enter__(self) -> RankPool:
         return self
@@ -136,7 +130,7 @@ def _serve(pipe: Connection) -> None:
         except Terminated:
             result = _Stopped()
         except BaseException as error:
-            page.give_up(page.rank, f"failed: {describe(error)}")
+            page.give_up(page.rank, reason(error))
             return
         pipe.send(result)
     page.end()
@@ -160,21 +154,9 @@ def tell(what: Any) -> None:
     _pipe[0].send(_Told(what))
 
 
-def describe(error: BaseException) -> str:
-    """An error in a line, with the place where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
-
-
 def _death(process: Any) -> str:
     process.join(GRACE)
-    code = process.exitcode
-    return (
-        f"was killed by {signal.Signals(-code).name}."
-        if code is not None and code < 0
-        else f"ended with exit status {code}."
-    )
+    return "died." if process.exitcode is None else exit_reason(process.exitcode)
 
 
 def end_all(processes: list[Any]) -> None:
@@ -197,29 +179,27 @@ def check_ranks(ranks: Any) -> None:
         raise UserError("parallel", f"1 to {MOST_RANKS} processes are required, got {ranks!r}.")
 
 
-def new_group() -> str:
-    """The file that the processes of one launch share, in memory where the system has such a folder."""
-    memory = Path("/dev/shm")
-    folder = tempfile.mkdtemp(prefix="weft-", dir=memory if os.access(memory, os.W_OK) else None)
-    path = Path(folder) / "group"
-    ControlPage.create(path)
-    return str(path)
+class LaunchGroup:
+    """The processes of one launch, seen from whoever starts them: the control page that they share, and what each of them is told."""
 
+    def __init__(self, ranks: int) -> None:
+        check_ranks(ranks)
+        self.ranks = ranks
+        self._file = ControlPage.create()
+        self.path = path_of(self._file)
+        self.control = ControlPage(self.path, LAUNCHER, ranks)
 
-def remove_group(group: str) -> None:
-    """Remove what the processes of a launch shared."""
-    folder = Path(group).parent
-    with suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
-        folder.rmdir()
+    def variables(self, rank: int, threads: int | None = None) -> dict[str, str]:
+        """The variables of the environment that tell a process who it is. The cores are shared evenly."""
+        given = os.environ.get("WEFT_THREADS")
+        share = threads or (int(given) if given else max(1, usable_cores() // self.ranks))
+        return {RANK: str(rank), SIZE: str(self.ranks), GROUP: self.path, "WEFT_THREADS": str(share)}
 
-
-def rank_variables(rank: int, ranks: int, group: str, threads: int | None = None) -> dict[str, str]:
-    """The variables of the environment that tell a process who it is. The cores are shared evenly."""
-    given = os.environ.get("WEFT_THREADS")
-    share = threads or (int(given) if given else max(1, usable_cores() // ranks))
-    return {RANK: str(rank), SIZE: str(ranks), GROUP: group, "WEFT_THREADS": str(share)}
+    def close(self) -> None:
+        """Let go of the page; it lives on in processes that still have it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def clusters(file: str | Path | None = None) -> dict[str, DescribedCluster]:
     for path in (TABLE, *([Path(file).expanduser()] if file else [])):
         top = read_table(path)
         top.only(("sources", "clusters", "published"))
-        entries = top.entry("clusters", required=False)
+        entries = top.optional_entry("clusters")
         found |= {} if entries is None else {name: _cluster(name, entry) for name, entry in entries.entries()}
     return found
 
@@ -136,18 +136,15 @@ def _cluster(name: str, entry: TableEntry) -> DescribedCluster:
 
 def _link(entry: TableEntry, place: str, key: str) -> Figure:
     found = entry.entry(place)
-    assert found is not None
     found.only(("latency", "bandwidth"))
-    figure = found.figure(key, required=True)
-    assert figure is not None
+    figure = found.figure(key)
     if key == "bandwidth" and figure.value == 0:
         found.fail(key, "requires a number above 0, got 0.")
     return figure
 
 
 def _published(entry: TableEntry) -> PublishedScaling:
-    rate = entry.figure("images_per_second", required=True)
-    assert rate is not None
+    rate = entry.figure("images_per_second")
     return PublishedScaling(
         entry.text("network"), entry.text("cluster"), int(entry.number("ranks")), int(entry.number("batch")),
         entry.number("parameters"), rate, entry.number("efficiency"), entry.source(),

@@ -33,7 +33,7 @@ from ..options import CompileOptions
 from ..timeline import RECORDING, Timeline, recorded
 from .device import EAGER, STATE_LOCK, Buffer
 from .facts import Facts, Profile, Roofline
-from .profile import profile
+from .profile import linked_functions, profile
 from .team import address_of, symbols, team
 from .timestamps import TimestampedProgram
 
@@ -131,12 +131,11 @@ class NativeExecutable:
         self._collective_order = facts.collectives
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
-        linked = [*symbols(), *((s, compiler.library.address(s, _import_generators)) for s in facts.symbols)]
-        self._loaded = compiler.engine.Loaded(code, linked)
+        self._collectives = CollectiveProgram.of(graph)
+        self._loaded = compiler.engine.Loaded(code, [*symbols(), *linked_functions(facts.symbols, self._collectives)])
         self._main = self._loaded.address("main")
         self._team = team(threads)
         # An error, its value, whether what is kept must be made, and where the mesh of its collectives is.
-        self._collectives = CollectiveProgram.of(graph)
         self._status = (ctypes.c_int64 * 4)(0, 0, 1, self._collectives.mesh.table_address if self._collectives else 0)
         count = len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
@@ -299,10 +298,6 @@ class NativeExecutable:
         with self._as_made():
             where, message, source = compiler.module.write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
-
-
-def _import_generators() -> object:
-    return compiler.backend.LOWERINGS
 
 
 def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:

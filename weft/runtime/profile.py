@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,10 +58,10 @@ class _IsolatedRun:
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         variants = {timed: compiler.module.write(program, timed=timed) for timed in (False, True)}
-        self._loaded = {timed: loaded_variant(written, bool(options.optimize)) for timed, written in variants.items()}
+        collectives = CollectiveProgram.of(program.graph)
+        self._loaded = {t: loaded_variant(w, bool(options.optimize), collectives) for t, w in variants.items()}
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
-        collectives = CollectiveProgram.of(program.graph)
         self._status = np.array([0, 0, 1, 0 if collectives is None else collectives.mesh.table_address], np.int64)
         self.prepare_constants = True  # what is done once, until constants change
         self.ticks = np.zeros(len(program.calls), np.int64)
@@ -100,12 +100,21 @@ class _IsolatedRun:
         return taken
 
 
-def loaded_variant(written: Any, optimize: bool) -> compiler.engine.Loaded:
+def linked_functions(called: Iterable[str], collectives: CollectiveProgram | None = None) -> Iterator[tuple[str, int]]:
+    """The library functions that a program calls, with the addresses of those that are linked."""
+    for symbol in called:
+        found = symbol if collectives is None else collectives.linked_symbol(symbol)
+        yield symbol, compiler.library.address(found, lambda: compiler.backend.LOWERINGS)
+
+
+def loaded_variant(
+    written: Any, optimize: bool, collectives: CollectiveProgram | None = None
+) -> compiler.engine.Loaded:
     """The machine code of a variant. It is kept under its own text: then it is certain that its calls are these, in this order."""
     digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
     key = f"timed program {digest} optimize {optimize}"
     code = compiler.engine.kept_code(key, lambda: compiler.engine.object_code(written.module, optimize))
-    return compiler.engine.Loaded(code, [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)])
+    return compiler.engine.Loaded(code, [*symbols(), *linked_functions(written.symbols, collectives)])
 
 
 def _room(size: int) -> np.ndarray:

@@ -25,4 +25,16 @@ class Context:
     SPINS = 8  # how often a waiting thread looks before it gives its core to others
     RECEIVED = 9  # of a link: shared, how many messages were received; PUBLISHED is how many were sent, LANES how many slots there are
     SLEEP = 10  # the function usleep
+    YIELDS = 11  # how often it gives its core to others before it sleeps between looks
     ALL = 16
+
+
+class MpiContext:
+    """The words of a context of MPI that come after those of `Context`."""
+
+    SEND, RECEIVE, TEST = 16, 17, 18  # the functions MPI_Isend, MPI_Irecv, MPI_Testall
+    COMMUNICATOR, BYTE = 19, 20  # handles: numbers or addresses, as the library has it
+    REQUESTS, STATUSES = 21, 22  # memory for two of each for every process
+    REQUEST_BYTES = 23  # the size of a request
+    POSITION = 24  # how many collectives were begun, and the tag of the last one in the lowest TAG_BITS
+    ALL = 32

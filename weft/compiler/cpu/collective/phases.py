@@ -28,7 +28,9 @@ def phase(op: Op, params: Sequence[Any], result: Type, number: int | None = None
         "axis": [name for name, _ in mesh].index(known["axis"]),
         "tag": crc32(f"{op.name} {tuple(params)} {result} {number}".encode()) & 0xFFFF,
     }
-    symbol = f"collective.{op.name}.{result.dtype.name}.{known.get('combine', 'none')}.{size}"
+    combine = known.get("combine", "none")
+    dtype = f"int{max(8, result.dtype.bits)}" if combine == "none" else result.dtype.name  # what is only moved
+    symbol = f"collective.{op.name}.{dtype}.{combine}.{size}"
     x, y = ("x0", "y") if number is None else (f"x{number}", f"y{number}")
     known_names = {"x0": x if op.arity else y, "y": y, **numbers}
     reads = frozenset({x} if op.arity else ())

@@ -11,26 +11,21 @@ the bits do not depend on how the work is shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from llvmlite import ir
 
 from ....dtypes import DType, as_dtype
 from ....graph.node import OPS, Node
 from ...ir.plan import Plan
-from ..ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module, vector
+from ..ir_builder import I8, I64, Int, Value, new_module
 from ..library import library
-from ..scalars import extreme, from_storage, storage_type, to_storage
-from ..target import current_target
-from .layout import FAILED, LINE, TABLE, TAG_BITS, Context
-from .phases import ARGUMENTS, phase
+from .layout import LINE, TAG_BITS, Context
+from .phases import phase
+from .writer import TYPES, CollectiveCode
 
-_TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
 TWO_PHASES = 1 << 14  # bytes from which on each of more than two processes sums a part, and then copies the other parts
-YIELDS, LONGEST_SLEEP = 100_000, 1_000  # how often a core is given away before a thread sleeps; microseconds
-T = TypeVar("T")
 
 
 @library("collective")
@@ -41,7 +36,7 @@ def make(symbol: str) -> ir.Module:
     """
     _, name, dtype, combine, size = symbol.split(".")
     module = new_module(symbol)
-    code = ExchangeCode.begin(module, symbol, _TYPES)
+    code = ExchangeCode.begin(module, symbol, TYPES)
     code.prepare(as_dtype(dtype), combine, int(size))
     getattr(code, f"write_{name}")()
     code.finish()
@@ -61,47 +56,20 @@ def plan_bucket(node: Node, threads: int, wanted: frozenset[int]) -> Plan:
     return Plan(node.op.name, tuple(phases), 0, 0)
 
 
-def tree(values: Sequence[T], add: Callable[[T, T], T]) -> T:
-    """The values combined in pairs of neighbours, then pairs of pairs: ((0 + 1) + (2 + 3)) + (4 + 5)."""
-    parts = list(values)
-    while len(parts) > 1:
-        pairs = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-        parts = pairs + parts[len(parts) - len(parts) % 2 :]
-    return parts[0]
-
-
-class ExchangeCode(Code):
+class ExchangeCode(CollectiveCode):
     """The code of one collective."""
 
     def prepare(self, dtype: DType, combine: str, size: int) -> None:
-        self.of = dict(zip(ARGUMENTS, self.arguments, strict=True))
-        self.dtype, self.combine, self.size = dtype, combine, size
-        self.element = storage_type(dtype)
-        self.itemsize = dtype.itemsize
-        table = self.read(self.of["status"], TABLE, PTR)
-        self.context = self.read(table, self.of["axis"], PTR)
-        self.me = self.word(Context.INDEX)
+        super().prepare(dtype, combine, size)
         self.lanes = self.word(Context.LANES)
         self.slot_bytes = self.word(Context.SLOT_BYTES)
         self.own_count = self.at(self.address(Context.SEQUENCES), self.mul(self.of["tid"], self.i64(LINE)), I8)
         self.sequence = self.variable(I64)
         self.store(self.read(self.own_count, 0, I64), self.sequence)
-        self.given_up = self.append_basic_block("given_up")
 
     def finish(self) -> None:
         self.write(self.load(self.sequence, typ=I64), self.own_count, 0)
-        end = self.append_basic_block("end")
-        self.branch(end)
-        self.position_at_end(self.given_up)
-        self.write(self.i64(FAILED), self.of["status"], 0)
-        self.branch(end)
-        self.position_at_end(end)
-
-    def word(self, index: int) -> Value:
-        return self.read(self.context, index, I64)
-
-    def address(self, index: int) -> Value:
-        return self.read(self.context, index, PTR)
+        super().finish()
 
     # --- exchanges ------------------------------------------------------------------------------------------------------------
 
@@ -127,10 +95,6 @@ class ExchangeCode(Code):
             self._await(peer, word)
         return number
 
-    def typed(self, pointer: Value) -> Value:
-        """llvmlite stores atomically through typed pointers only."""
-        return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
-
     def _await(self, peer: Value, word: Value) -> None:
         """Wait until a peer has published as much. One that is at this exchange must be in the same collective."""
         place, wanted = self._published(peer), self.lshr(word, self.i64(TAG_BITS))
@@ -144,61 +108,8 @@ class ExchangeCode(Code):
         same = self.icmp_unsigned("==", self.lshr(seen, self.i64(TAG_BITS)), wanted)
         self.give_up_if(self.and_(same, self.icmp_unsigned("!=", seen, word)), peer)
 
-    def wait_while(self, condition: Callable[[], Value]) -> None:
-        """Look again and again, and let other threads run in between, until a condition is false or the processes give up."""
-        looks, stop = self.variable(I64), self.address(Context.STOP)
-        self.store(self.i64(0), looks)
-        with self.repeat_while(condition):
-            count = self.load(looks, typ=I64)
-            self.store(self.plus(count, 1), looks)
-            with self.if_else(self.icmp_signed("<", count, self.word(Context.SPINS))) as (soon, later):
-                with soon:
-                    self._pause()
-                with later:
-                    self._let_others_run(self.sub(count, self.word(Context.SPINS)))
-            stopped = self.icmp_signed("!=", self.load_atomic(stop, "acquire", 8, typ=I64), self.i64(0))
-            self.give_up_if(stopped, -1)
-
-    def give_up_if(self, condition: Value, peer: Int) -> None:
-        go_on = self.append_basic_block("go_on")
-        leave = self.append_basic_block("leave")
-        self.cbranch(condition, leave, go_on)
-        self.position_at_end(leave)
-        self.write(self.i64(peer), self.of["status"], 1)
-        self.branch(self.given_up)
-        self.position_at_end(go_on)
-
-    def _pause(self) -> None:
-        if current_target().arch == "aarch64":
-            self.intrinsic("aarch64.isb", ir.Constant(I32, 15), types=[], result=VOID)
-        else:
-            self.intrinsic("x86.sse2.pause", types=[], result=VOID)
-
-    def _let_others_run(self, times: Value) -> None:
-        """Give the core to other threads; after many times sleep, longer and longer, for a peer that compiles or has much more to do."""
-        with self.if_else(self.icmp_signed("<", times, self.i64(YIELDS))) as (soon, later):
-            with soon:
-                self.call(self._function(Context.YIELD), [])
-            with later:
-                microseconds = self.minimum(self.sub(times, self.i64(YIELDS - 50)), LONGEST_SLEEP)
-                self.call(self._function(Context.SLEEP, I32), [self.trunc(microseconds, I32)])
-
-    def _function(self, word: int, *arguments: ir.Type) -> Value:
-        return self.inttoptr(self.word(word), ir.FunctionType(I32, arguments).as_pointer())
-
     def next(self) -> None:
         self.store(self.plus(self.load(self.sequence, typ=I64), 1), self.sequence)
-
-    def copy(self, target: Value, source: Value, nbytes: Value) -> None:
-        self.intrinsic(
-            "memcpy", target, source, nbytes, ir.Constant(ir.IntType(1), 0), types=[PTR, PTR, I64], result=ir.VoidType()
-        )
-
-    def place(self, pointer: Value, element: Int) -> Value:
-        return self.at(pointer, element, self.element)
-
-    def nbytes(self, count: Value) -> Value:
-        return self.mul(count, self.i64(self.itemsize))
 
     def pieces(self, parts: int = 1) -> AbstractContextManager[tuple[Value, Value]]:
         """A loop over the pieces of this thread's share, so small that `parts` of them fit in a slot: where one begins, and its length."""
@@ -235,23 +146,6 @@ class ExchangeCode(Code):
             source = self.place(self.slot(peer), begin)
             self.copy(self.place(target, begin), source, self.nbytes(self.sub(end, begin)))
         self.next()
-
-    def combine_all(self, sources: Sequence[Value], targets: Sequence[Value], first: Value, last: Value) -> None:
-        """Combine the elements of all slots, and write them to each target."""
-        lanes = 2 * current_target().lanes(max(32, self.dtype.bits))
-        whole = self.sub(last, self.srem(self.sub(last, first), self.i64(lanes)))
-        for low, high, width in ((first, whole, lanes), (whole, last, 1)):
-            with self.loop(low, high, width, name="element") as i:
-                type = vector(self.element, width)
-                values = [from_storage(self, self.read(s, i, type), self.dtype) for s in sources]
-                made = to_storage(self, tree(values, self._combined), self.dtype)
-                for target in targets:
-                    self.write(made, target, i)
-
-    def _combined(self, a: Value, b: Value) -> Value:
-        if self.combine == "sum":
-            return self.fadd(a, b) if self.dtype.is_float else self.add(a, b)
-        return extreme(self, a, b, self.dtype, self.combine == "max")
 
     def write_reduce_scatter(self) -> None:
         with self.pieces(self.size) as (begin, count):
@@ -310,10 +204,7 @@ class ExchangeCode(Code):
                 with there:
                     self.copy(target, self.slot(source), self.nbytes(count))
                 with outside:
-                    zero, volatile = ir.Constant(I8, 0), ir.Constant(ir.IntType(1), 0)
-                    self.intrinsic(
-                        "memset", target, zero, self.nbytes(count), volatile, types=[PTR, I64], result=ir.VoidType()
-                    )
+                    self.fill_zero(target, self.nbytes(count))
             self.next()
 
     def write_axis_index(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ....errors import InternalError
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan
+from ..collective import mpi as _mpi  # noqa: F401  # registers its functions
 from ..collective import point_to_point as point_to_point  # registers its functions
 from ..collective import shared_memory as collective
 from . import cumulative as cumulate

@@ -1,0 +1,224 @@
+"""Collectives through MPI: the functions of the family `mpi`, linked instead of those of `collective` where MPI connects the processes.
+
+MPI only moves data, by non-blocking messages between pairs of processes. The sums are ours, in the tree of all engines, so that the bits do not
+depend on what connects the processes. The first thread of a process does all of it, the others go on to the next barrier. While it waits, it looks
+whether the processes should give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from ....dtypes import DType, as_dtype
+from ..ir_builder import I8, I32, I64, PTR, Int, Value, new_module
+from ..library import library
+from .layout import TAG_BITS, Context, MpiContext
+from .writer import TYPES, CollectiveCode
+
+_TRANSFER = ir.FunctionType(I32, [PTR, I64, I64, I64, I64, I64, PTR]).as_pointer()  # MPI_Isend, MPI_Irecv
+_TEST = ir.FunctionType(I32, [I64, PTR, PTR, PTR]).as_pointer()  # MPI_Testall
+MESSAGE_BYTES = 1 << 30  # the most of one message: MPI counts in 32 bits
+MESSAGE_TAGS = 0x7FFF  # every library allows tags up to this
+SMALL_BYTES = 1 << 14  # below, each process gets everything and sums all of it, in one exchange instead of two
+
+
+@library("mpi")
+def make(symbol: str) -> ir.Module:
+    """mpi.NAME.DTYPE.COMBINE.SIZE: arguments as in phases.ARGUMENTS."""
+    _, name, dtype, combine, size = symbol.split(".")
+    module = new_module(symbol)
+    code = _Messages.begin(module, symbol, TYPES)
+    code.prepare(as_dtype(dtype), combine, int(size))
+    with code.if_then(code.icmp_signed("==", code.of["tid"], code.i64(0))):
+        code.note_position()
+        getattr(code, f"write_{name}")()
+    code.finish()
+    code.done()
+    return module
+
+
+class _Messages(CollectiveCode):
+    """The code of one collective."""
+
+    def prepare(self, dtype: DType, combine: str, size: int) -> None:
+        super().prepare(dtype, combine, size)
+        self.part_bytes = self.word(Context.SLOT_BYTES)
+        self.pending = self.variable(I64)  # requests since the last wait
+        self.store(self.i64(0), self.pending)
+        self.flag = self.variable(I32)
+
+    def note_position(self) -> None:
+        """Count this collective: the watching threads of the processes compare where they are."""
+        count = self.lshr(self.word(MpiContext.POSITION), self.i64(TAG_BITS))
+        position = self.or_(self.shl(self.plus(count, 1), self.i64(TAG_BITS)), self.of["tag"])
+        self.write(position, self.context, MpiContext.POSITION)
+
+    # --- messages -------------------------------------------------------------------------------------------------------------
+
+    def _transfer(self, function: int, place: Value, nbytes: Value, peer: Value) -> None:
+        number = self.load(self.pending, typ=I64)
+        offset = self.mul(number, self.word(MpiContext.REQUEST_BYTES))
+        request = self.at(self.address(MpiContext.REQUESTS), offset, I8)
+        tag = self.and_(self.of["tag"], self.i64(MESSAGE_TAGS))
+        byte, communicator = self.word(MpiContext.BYTE), self.word(MpiContext.COMMUNICATOR)
+        call = self.inttoptr(self.word(function), _TRANSFER)
+        error = self.call(call, [place, nbytes, byte, peer, tag, communicator, request])
+        self.give_up_if(self.icmp_signed("!=", error, ir.Constant(I32, 0)), -1)
+        self.store(self.plus(number, 1), self.pending)
+
+    def send(self, place: Value, nbytes: Value, peer: Value) -> None:
+        self._transfer(MpiContext.SEND, place, nbytes, peer)
+
+    def receive(self, place: Value, nbytes: Value, peer: Value) -> None:
+        self._transfer(MpiContext.RECEIVE, place, nbytes, peer)
+
+    def wait(self) -> None:
+        """Until all messages of this process have come and gone."""
+        looks = self.new_count()
+        test = self.inttoptr(self.word(MpiContext.TEST), _TEST)
+
+        def waiting() -> Value:
+            requests, statuses = self.address(MpiContext.REQUESTS), self.address(MpiContext.STATUSES)
+            error = self.call(test, [self.load(self.pending, typ=I64), requests, self.flag, statuses])
+            self.give_up_if(self.icmp_signed("!=", error, ir.Constant(I32, 0)), -1)
+            return self.icmp_signed("==", self.load(self.flag, typ=I32), ir.Constant(I32, 0))
+
+        with self.repeat_while(waiting):
+            self.rest(looks)
+        self.store(self.i64(0), self.pending)
+
+    @contextmanager
+    def peers(self) -> Iterator[Value]:
+        """A loop over the other processes, beginning behind this one: not all send to the same one first."""
+        with self.loop(1, self.size, name="distance") as distance:
+            yield self.srem(self.plus(self.me, distance), self.i64(self.size))
+
+    @contextmanager
+    def pieces(self, most: Value) -> Iterator[tuple[Value, Value]]:
+        """A loop over pieces of so many elements at most: where one begins, and its length."""
+        with self.loop(0, self.of["count"], most, name="piece") as begin:
+            yield begin, self.minimum(most, self.sub(self.of["count"], begin))
+
+    def staged(self, process: Int) -> Value:
+        """Where what comes from a process is put."""
+        return self.at(self.address(Context.STAGING), self.mul(self.i64(process), self.part_bytes), I8)
+
+    def _combined_parts(self, own: Value, target: Value, count: Value) -> None:
+        """Combine what has come from the others with the part of this process."""
+        sources = [
+            self.select(self.icmp_signed("==", self.me, self.i64(r)), own, self.staged(r)) for r in range(self.size)
+        ]
+        self.combine_all(sources, [target], self.i64(0), count)
+
+    @property
+    def _part(self) -> Value:
+        """The elements of a part of the staging memory."""
+        return self.sdiv(self.part_bytes, self.i64(self.itemsize))
+
+    @property
+    def _message(self) -> Value:
+        return self.i64(MESSAGE_BYTES // self.itemsize)
+
+    # --- collectives ----------------------------------------------------------------------------------------------------------
+
+    def write_all_reduce(self) -> None:
+        small = self.icmp_signed("<", self.nbytes(self.of["count"]), self.i64(SMALL_BYTES))
+        with self.if_else(small) as (whole, by_parts):
+            with whole:
+                self._reduce_whole()
+            with by_parts, self.pieces(self.mul(self._part, self.i64(self.size))) as (begin, count):
+                self._reduce_parts(begin, count)
+
+    def _reduce_whole(self) -> None:
+        x, y, count = (self.of[name] for name in ("x0", "y", "count"))
+        with self.peers() as peer:
+            self.receive(self.staged(peer), self.nbytes(count), peer)
+            self.send(x, self.nbytes(count), peer)
+        self.wait()
+        self._combined_parts(x, y, count)
+
+    def _reduce_parts(self, begin: Value, count: Value) -> None:
+        """Each process combines its part of a piece and sends it to the others."""
+        x, y = self.place(self.of["x0"], begin), self.place(self.of["y"], begin)
+        size = self.i64(self.size)
+        first, last = self.share(count, self.me, size)
+        mine = self.nbytes(self.sub(last, first))
+        with self.peers() as peer:
+            low, high = self.share(count, peer, size)
+            self.receive(self.staged(peer), mine, peer)
+            self.send(self.place(x, low), self.nbytes(self.sub(high, low)), peer)
+        self.wait()
+        self._combined_parts(self.place(x, first), self.place(y, first), self.sub(last, first))
+        with self.peers() as peer:
+            low, high = self.share(count, peer, size)
+            self.receive(self.place(y, low), self.nbytes(self.sub(high, low)), peer)
+            self.send(self.place(y, first), mine, peer)
+        self.wait()
+
+    def write_reduce_scatter(self) -> None:
+        with self.pieces(self._part) as (begin, count):
+            with self.peers() as peer:
+                self.receive(self.staged(peer), self.nbytes(count), peer)
+                self.send(self._of_part("x0", peer, begin), self.nbytes(count), peer)
+            self.wait()
+            self._combined_parts(self._of_part("x0", self.me, begin), self.place(self.of["y"], begin), count)
+
+    def _of_part(self, name: str, part: Value, begin: Value) -> Value:
+        """An element of the part for, or from, a process."""
+        return self.place(self.of[name], self.plus(self.mul(part, self.of["count"]), begin))
+
+    def write_all_to_all(self) -> None:
+        with self.pieces(self._message) as (begin, count):
+            with self.peers() as peer:
+                self.receive(self._of_part("y", peer, begin), self.nbytes(count), peer)
+                self.send(self._of_part("x0", peer, begin), self.nbytes(count), peer)
+            own = self._of_part("x0", self.me, begin)
+            self.copy(self._of_part("y", self.me, begin), own, self.nbytes(count))
+            self.wait()
+
+    def write_all_gather(self) -> None:
+        with self.pieces(self._message) as (begin, count):
+            own = self.place(self.of["x0"], begin)
+            with self.peers() as peer:
+                self.receive(self._of_part("y", peer, begin), self.nbytes(count), peer)
+                self.send(own, self.nbytes(count), peer)
+            self.copy(self._of_part("y", self.me, begin), own, self.nbytes(count))
+            self.wait()
+
+    def write_broadcast(self) -> None:
+        root = self.of["detail"]
+        with self.pieces(self._message) as (begin, count):
+            own, target = self.place(self.of["x0"], begin), self.place(self.of["y"], begin)
+            with self.if_else(self.icmp_signed("==", root, self.me)) as (here, elsewhere):
+                with here:
+                    with self.peers() as peer:
+                        self.send(own, self.nbytes(count), peer)
+                    self.copy(target, own, self.nbytes(count))
+                with elsewhere:
+                    self.receive(target, self.nbytes(count), root)
+            self.wait()
+
+    def write_shift(self) -> None:
+        """To the process `detail` behind this one, from the one as far before it; zeros if there is none."""
+        source, target = self.sub(self.me, self.of["detail"]), self.plus(self.me, self.of["detail"])
+        with self.pieces(self._message) as (begin, count):
+            own, y = self.place(self.of["x0"], begin), self.place(self.of["y"], begin)
+            with self.if_then(self._is_process(target)):
+                self.send(own, self.nbytes(count), target)
+            with self.if_else(self._is_process(source)) as (there, outside):
+                with there:
+                    self.receive(y, self.nbytes(count), source)
+                with outside:
+                    self.fill_zero(y, self.nbytes(count))
+            self.wait()
+
+    def _is_process(self, number: Value) -> Value:
+        return self.and_(
+            self.icmp_signed(">=", number, self.i64(0)), self.icmp_signed("<", number, self.i64(self.size))
+        )
+
+    def write_axis_index(self) -> None:
+        self.write(self.me, self.of["y"], 0)

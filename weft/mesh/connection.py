@@ -1,0 +1,95 @@
+"""How this process reaches the others: through shared memory on one machine, through MPI between machines (the setting `engine`)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+from ..errors import UserError
+from ..knobs import knobs
+from .control import ControlPage, path_of
+from .control_network import ControlNetwork
+from .failures import FailureHook, is_of_another, reason
+from .mpi import MpiLibrary, load_mpi
+from .world import World, world
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What connects the processes of the world."""
+
+    engine: str  # local or mpi
+    control: ControlPage
+    hook: FailureHook
+    mpi: MpiLibrary | None = None  # of the engine mpi
+    network: ControlNetwork | None = None
+
+
+@cache
+def connection() -> Connection:
+    """The connection of this process with the others, made once; all processes come here."""
+    me = world()
+    found = _within_launch(me) if me.group else _through_mpi(me)
+    sys.excepthook = found.hook
+    atexit.register(_end, found)
+    found.control.begin(knobs.stall_seconds, found.hook.say)
+    return found
+
+
+def control_page() -> ControlPage:
+    """The page that tells whether all processes are alive."""
+    return connection().control
+
+
+def report_failure(error: BaseException) -> bool:
+    """Tell the other processes that this one fails; whether it is the first. Before it is connected, its exit status tells them."""
+    if not connection.cache_info().currsize:
+        return True
+    page = control_page()
+    page.give_up(page.rank, reason(error))
+    return not is_of_another(page)
+
+
+def _end(found: Connection) -> None:
+    if found.control.failure is not None and not found.hook.launched:
+        found.hook.leave()
+    found.control.end()
+
+
+def _within_launch(me: World) -> Connection:
+    if knobs.engine == "mpi":
+        raise UserError(
+            "parallel", f"weft launch connects processes by shared memory. For MPI: mpiexec -n {me.size} ..."
+        )
+    page = ControlPage(me.group, me.rank, me.size)
+    return Connection("local", page, FailureHook(page, launched=True))
+
+
+def _through_mpi(me: World) -> Connection:
+    mpi = load_mpi(me)
+    if mpi.one_machine and knobs.engine != "mpi":
+        page = _shared_page(mpi, me)
+        return Connection("local", page, FailureHook(page, launched=False))
+    if knobs.engine == "local":
+        raise UserError(
+            "parallel", "engine=local is for processes of one machine, got several. Use engine=auto or engine=mpi."
+        )
+    file = ControlPage.create()
+    page = ControlPage(path_of(file), me.rank, me.size)
+    os.close(file)
+    network = ControlNetwork(page, mpi.communicator)
+    network.begin()
+    return Connection("mpi", page, FailureHook(page, launched=False), mpi, network)
+
+
+def _shared_page(mpi: MpiLibrary, me: World) -> ControlPage:
+    """The page that rank 0 makes, mapped by all."""
+    file = ControlPage.create() if me.rank == 0 else -1
+    page = ControlPage(mpi.communicator.bcast(path_of(file), 0), me.rank, me.size)
+    mpi.communicator.Barrier()
+    if me.rank == 0:
+        os.close(file)
+    return page

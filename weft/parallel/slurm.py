@@ -1,0 +1,87 @@
+"""Jobs of SLURM: a script that runs a program in many processes on one or several machines, submitted with sbatch."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import RunError, UserError
+from .launcher import program
+from .ranks import check_ranks
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A program, and what it needs of the cluster. On one machine `weft launch` runs it, on several srun starts processes of MPI."""
+
+    command: tuple[str, ...]
+    ranks: int  # on all machines together
+    nodes: int = 1
+    threads: int = 1
+    gpus_per_node: int = 0
+    time: str = ""
+    partition: str = ""
+    account: str = ""
+    job_name: str = "weft"
+    output: str = ""
+    mpi: str = "pmix"
+    sbatch: str = ""  # more options
+
+    def __post_init__(self) -> None:
+        check_ranks(self.ranks)
+        if self.ranks % self.nodes:
+            raise UserError(
+                "weft launch",
+                f"{self.ranks} processes cannot be shared evenly by {self.nodes} machines. Use a multiple.",
+            )
+
+    def script(self) -> str:
+        """The job script."""
+        python, words = shlex.quote(sys.executable), shlex.join(program(self.command))
+        if self.nodes == 1:
+            run = f"exec {python} -m weft launch -n {self.ranks} -t {self.threads} {words}"
+        else:
+            # One process that fails must not leave the others running.
+            run = f"exec srun --mpi={shlex.quote(self.mpi)} --kill-on-bad-exit=1 {python} {words}"
+        options = "\n".join(f"#SBATCH {option}" for option in self._options())
+        return (
+            f"#!/bin/bash\n{options}\n\nexport WEFT_THREADS={self.threads}\ncd {shlex.quote(str(Path.cwd()))}\n{run}\n"
+        )
+
+    def _options(self) -> Iterator[str]:
+        yield f"--nodes={self.nodes}"
+        tasks = self.ranks // self.nodes
+        if self.nodes == 1:  # one task, which starts the others
+            yield "--ntasks-per-node=1"
+            yield f"--cpus-per-task={tasks * self.threads}"
+        else:
+            yield f"--ntasks-per-node={tasks}"
+            yield f"--cpus-per-task={self.threads}"
+        for name in ("job_name", "time", "partition", "account", "output"):
+            if getattr(self, name):
+                yield f"--{name.replace('_', '-')}={shlex.quote(getattr(self, name))}"
+        if self.gpus_per_node:
+            yield f"--gpus-per-node={self.gpus_per_node}"
+        if self.sbatch:
+            yield self.sbatch
+
+    def submit(self) -> str:
+        """Submit it, and write the script beside the output, as weft-JOB.sh; what sbatch answered."""
+        if shutil.which("sbatch") is None:
+            raise UserError(
+                "weft launch", "there is no sbatch on this machine. --dry-run prints the script of the job."
+            )
+        script = self.script()
+        answer = subprocess.run(["sbatch"], input=script, text=True, capture_output=True)
+        if answer.returncode:
+            raise RunError("weft launch", f"sbatch refused the job: {answer.stderr.strip() or answer.stdout.strip()}.")
+        number = re.search(r"\d+", answer.stdout)
+        path = Path(f"weft-{number.group() if number else 'job'}.sh")
+        path.write_text(script)
+        return f"{answer.stdout.strip()} (script: {path})"
