@@ -30,7 +30,7 @@ from weft.jobs.file_copies import changed_files, file_stamps, packed_input, unpa
 from weft.jobs.job_schedule import read_schedule
 from weft.jobs.recipes import with_recipe
 from weft.jobs.record import CANCELLED, DONE, FAILED, PRUNED, RUNNING, STOPPED, WAITING, JobRecord
-from weft.jobs.remote_training import RemoteTraining
+from weft.jobs.remote_training import RemoteTraining, remove_left_folders
 from weft.jobs.submission import submit
 from weft.jobs.sweep_record import find_sweep
 from weft.jobs.training import train, train_or_resume
@@ -241,14 +241,21 @@ def test_a_run_comes_back_as_if_it_had_been_trained_here(ray: FakeRay, tmp_path:
     assert read_annotations(run).group == "both"
     assert ray.options == [{"num_cpus": 1, "num_gpus": 0.0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}]
     assert ray.addresses == ["ray://head:10001"]
-    assert not list((tmp_path / "node").glob("weft-cluster-[!i]*")), "nothing is left on the node"
+    assert not list((tmp_path / "node").glob("weft-training-*")), "nothing is left on the node"
     assert main(["eval", str(run)]) == 0
 
 
 def test_a_training_that_is_lost_with_its_node_continues_on_another(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "moved")
     InProcess.stops_after = [2]
-    ray.lose = lambda actor, method: actor is ray.actors[0] and (job.folder.parents[1] / "runs/classify/moved/state/last.safetensors").exists()  # fmt: skip
+    copy, there = tmp_path / "runs" / "classify" / "moved", list[str]()
+
+    def lose(actor: FakeActor, method: str) -> bool:
+        if actor is not ray.actors[0] and method == "report":
+            there.extend((actor.made.folder / "runs" / "classify" / "moved" / "args.yaml").read_text().splitlines())
+        return actor is ray.actors[0] and (copy / "state" / "last.safetensors").exists()
+
+    ray.lose = lose
     ClusterRunner(queue, ClusterPlan()).run()
     assert job.state.state == DONE
     assert len(ray.actors) == 2
@@ -259,6 +266,9 @@ def test_a_training_that_is_lost_with_its_node_continues_on_another(ray: FakeRay
     assert here is not None
     assert same(weights(str(job.state.run)), weights(here))
     assert ray.stored == 1, "the data is sent once"
+    data = next(line for line in there if line.startswith("data: "))
+    assert data.startswith(f'data: "{tmp_path / "node"}/weft-inputs-'), "the node reads its own copy"
+    assert f'data: "{tmp_path / "blobs.npz"}"' in (copy / "args.yaml").read_text().splitlines()
 
 
 def test_a_node_that_is_lost_before_the_first_checkpoint_costs_only_time(ray: FakeRay, tmp_path: Path) -> None:
@@ -379,6 +389,17 @@ def test_a_driver_that_is_stopped_leaves_checkpoints_and_the_next_one_continues(
     ClusterRunner(queue, ClusterPlan()).run()
     assert [one.state.state for one in (job, later)] == [DONE, DONE]
     assert epochs(job) == [1, 2, 3]
+
+
+def test_a_driver_that_is_stopped_does_not_wait_for_nodes(ray: FakeRay, tmp_path: Path) -> None:
+    queue, (job,) = queued(tmp_path, "pending")
+    ray.is_full = True
+    runner = ClusterRunner(queue, ClusterPlan())
+    with pytest.raises(Terminated), runner.serving():
+        runner.step()
+        raise Terminated
+    assert job.state.state == WAITING
+    assert not ray.actors[0].is_alive
 
 
 def test_the_jobs_of_a_killed_driver_continue(ray: FakeRay, tmp_path: Path) -> None:
@@ -516,11 +537,39 @@ def test_inputs_are_packed_or_shared(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert local_inputs(known) == {}
 
 
-def test_the_process_of_a_node_ends_with_who_started_it(tmp_path: Path) -> None:
-    (tmp_path / "left").mkdir()
-    code = "import sys, pathlib; from weft.jobs.remote_worker import end_with_parent; end_with_parent(pathlib.Path(sys.argv[1]))"  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "left")], stdin=subprocess.PIPE) as process:
+def test_the_process_of_a_node_ends_with_who_started_it() -> None:
+    code = "from weft.jobs.remote_worker import end_with_parent; end_with_parent()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 1
-    assert not (tmp_path / "left").exists()
+
+
+def test_folders_of_killed_trainings_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    for name in ("weft-training-left", "weft-training-used", "weft-training-new", "weft-inputs-0"):
+        (tmp_path / name).mkdir()
+    with one_writer(tmp_path / "weft-training-used"):
+        for name in ("weft-training-left", "weft-training-used", "weft-inputs-0"):
+            os.utime(tmp_path / name, (1, 1))
+        remove_left_folders(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["weft-inputs-0", "weft-training-new", "weft-training-used"]  # fmt: skip
+
+
+# --- Ray itself -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_training_on_ray_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others fake. benchmarks/ray_cluster.py has several nodes, and kills one."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+    try:
+        queue, (job,) = queued(tmp_path, "real", device="cpu", epochs=2)
+        ClusterRunner(queue, ClusterPlan()).run()
+    finally:
+        ray.shutdown()
+    assert (job.state.state, job.state.why) == (DONE, "")
+    assert epochs(job) == [1, 2]
+    assert main(["eval", str(job.state.run)]) == 0

@@ -13,18 +13,23 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..locks import lock_holder, one_writer
 from ..version import __version__
 from .events import Event, events_from
 from .file_copies import CHECKPOINT, FileCopy, PackedInput, changed_files, file_stamps, unpacked_input, write_copies
 from .record import FAILED, LOST, WAITING, JobRecord, State
 
 TEXTS = (".yaml", ".json", ".jsonl", ".txt", ".html", ".csv")  # files of a run that may name paths
+FOLDER = "weft-training-"  # how temporary folders of trainings begin
+STALE_SECONDS = 60.0  # a folder without a process that is older was left by one that was killed
 LONGEST_OUTPUT = 4000  # characters of what a process has printed
 
 
@@ -63,8 +68,10 @@ class RemoteTraining:
         """Start the process; the name of the machine."""
         if work.version != __version__:
             raise RunError("cluster", f"weft {work.version} is required on all nodes, got {__version__} on {socket.gethostname()}.")  # fmt: skip
-        self.work, self.folder = work, Path(tempfile.mkdtemp(prefix="weft-cluster-"))
-        cache = Path(tempfile.gettempdir()) / f"weft-cluster-inputs-{os.getuid()}"
+        remove_left_folders(Path(tempfile.gettempdir()))
+        self.work, self.folder, self.held = work, Path(tempfile.mkdtemp(prefix=FOLDER)), ExitStack()
+        self.held.enter_context(one_writer(self.folder))
+        cache = Path(tempfile.gettempdir()) / f"weft-inputs-{os.getuid()}"
         inputs = [str(unpacked_input(one, cache)) for one in packed]
         own = {"runs": str(self.folder / "runs"), **dict(zip(work.inputs, inputs, strict=True))}
         homes = {**work.settings, "runs": work.home}
@@ -105,11 +112,12 @@ class RemoteTraining:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self.held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
         threads = {"WEFT_THREADS": str(self.work.threads), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "weft.jobs.remote_worker", str(self.job.folder), str(self.folder)]
+        command = [sys.executable, "-m", "weft.jobs.remote_worker", str(self.job.folder)]
         with (self.job.folder / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **threads}, stdin=subprocess.PIPE, stdout=output, stderr=output
@@ -154,3 +162,11 @@ class RemoteTraining:
         for here, there in self.paths.items():
             text = text.replace(json.dumps(there), json.dumps(here))
         return {**files, "args.yaml": replace(files["args.yaml"], content=text.encode())}
+
+
+def remove_left_folders(root: Path) -> None:
+    """Remove the folders of trainings whose actor was killed, with its node or its driver."""
+    for folder in root.glob(f"{FOLDER}*"):
+        with suppress(OSError):  # another training removes it, or it is somebody else's
+            if time.time() - folder.stat().st_mtime > STALE_SECONDS and lock_holder(folder) is None:
+                shutil.rmtree(folder)
