@@ -63,6 +63,7 @@ class FakeRay(types.ModuleType):
         self.resources = [{"CPU": 1.0}]
         self.stored = 0
         self.addresses: list[str] = []
+        self.death = "The actor died because its node has died.\nand more"
         self.is_full = False  # no node is free
 
     def is_initialized(self) -> bool:
@@ -116,7 +117,7 @@ class FakeActor:
             return None
         self.is_alive &= not self.ray.lose(self, name)
         if not self.is_alive:
-            return RayError("The actor died because its node has died.\nand more")
+            return RayError(self.ray.death)
         try:
             return getattr(self.made, name)(*arguments)
         except Exception as error:
@@ -491,6 +492,18 @@ def test_a_cluster_that_cannot_be_reached_and_a_node_with_another_version(ray: F
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(RunError, match="the Ray cluster 'auto' cannot be reached: Could not find any running Ray"):
         ClusterRunner(queue, ClusterPlan()).run()
+
+
+def test_a_node_without_weft_is_no_lost_node(ray: FakeRay, tmp_path: Path) -> None:
+    queue, (job,) = queued(tmp_path, "bare")
+    ray.lose, ray.death = lambda actor, method: True, "The actor died\nRuntimeError: The actor with name RemoteTraining failed to import on the worker.\nModuleNotFoundError: No module named 'weft'"  # fmt: skip
+    ClusterRunner(queue, ClusterPlan()).run()
+    assert job.state.state == FAILED
+    assert (
+        "is required on all nodes, and one of them has: ModuleNotFoundError: No module named 'weft'. Run there: pip install 'weft[ray]'."
+        in job.state.why
+    )
+    assert len(ray.actors) == 1
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------------

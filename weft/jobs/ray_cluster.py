@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, UserError
+from ..version import __version__
 from .cluster_settings import ClusterPlan
 from .file_copies import PackedInput, packed_input
 from .remote_training import RemoteTraining, RemoteWork
 
 WHERE = "cluster"
 LONGEST = 120  # characters of why a node was lost
+NOT_INSTALLED = (
+    "failed to import on the worker"  # what Ray says of a node without weft, as of any other death of an actor
+)
 CLOSING = 10.0  # seconds that a node has to remove the files of a training
 
 
@@ -138,6 +142,9 @@ class RayTraining:
             cause = getattr(error, "cause", error)
             raise RunError(WHERE, getattr(cause, "message", None) or f"{type(cause).__name__}: {cause}") from None
         except errors.RayError as error:
+            if NOT_INSTALLED in str(error):
+                last = str(error).strip().splitlines()[-1]
+                raise RunError(WHERE, f"weft {__version__} is required on all nodes, and one of them has: {last}. Run there: pip install 'weft[ray]'.") from None  # fmt: skip
             raise NodeLost(_first_line(error)[:LONGEST]) from None
 
     def send(self, method: str, *arguments: Any) -> None:
