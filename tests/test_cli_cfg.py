@@ -11,7 +11,7 @@ import weft
 from cli_tools import told
 from weft.cli import GROUPS, SUMMARIES, VERBS, main
 from weft.cli.arguments import first_line, read
-from weft.cli.training import FOLDS, TRACE
+from weft.cli.training import FOLDS, OF_RESUME, TRACE
 from weft.jobs.schema import Setting, as_text, sizes
 from weft.jobs.settings import GROUPS as SETTING_GROUPS
 from weft.jobs.settings import SETTINGS
@@ -150,7 +150,7 @@ def test_the_help_of_a_training_fits_on_a_screen(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
-    own = FOLDS if verb == "train" else {"jobs": FOLDS["jobs"]}
+    own = FOLDS if verb == "train" else OF_RESUME
     assert f"weft {verb} --help-all shows all {len(SETTINGS | TRACE | own)} settings." in lines
 
 

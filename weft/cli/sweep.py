@@ -29,7 +29,14 @@ FOLLOW_SECONDS = 0.5
 _SHOW = {"show": Setting(flag, False, "only show the sweep as it is", "sweep")}
 # Lists and ranges are read later, with the settings that they are for.
 _TEXTS = {name: replace(setting, read=str, choices=()) for name, setting in SETTINGS.items()} | {"json": JSON}
-_WITH_NAME = {*SWEEP, *_SHOW, "runs", "json"} - {"sampler", "pruner", "metric"}  # allowed beside the name of a sweep
+_WITH_NAME = {*SWEEP, *_SHOW, "runs", "json"} - {
+    "sampler",
+    "pruner",
+    "metric",
+    "cpus",
+    "gpus",
+    "cluster_data",
+}  # allowed beside the name of a sweep
 
 
 def sweep(words: Sequence[str]) -> None:
@@ -76,7 +83,8 @@ def _continue(given: Words, name: str) -> None:
     elif record.is_searched:
         _follow(record, given["json"])
     else:
-        record = reopened_sweep(given["runs"], name, given["trials"], given["jobs"] if "jobs" in given.given else None)
+        jobs = given["jobs"] if "jobs" in given.given else None
+        record = reopened_sweep(given["runs"], name, given["trials"], jobs, given["cluster"])
         _search(record if given["storage"] is None else replace(record, storage=given["storage"]), given["json"])
 
 

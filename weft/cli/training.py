@@ -9,15 +9,16 @@ from typing import Any
 from ..errors import UserError
 from ..insight.trace_file import trace
 from ..jobs import training
+from ..jobs.cluster_settings import CLUSTER, ClusterPlan, cluster_plan
 from ..jobs.compression import resume_compression
 from ..jobs.compression_state import is_compression
-from ..jobs.cross_validation import cross_validate, find_folds, resume_folds
+from ..jobs.cross_validation import cross_validate, find_folds, read_folds, resume_folds
 from ..jobs.events import Listener
 from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, count
 from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.stored import run_of
-from .arguments import read
+from .arguments import Words, read
 from .progress import ProgressDisplay, print_json
 
 # Not a setting of the run: it changes nothing about it, and is not kept with it.
@@ -33,7 +34,9 @@ FOLDS = {
     "jobs": Setting(
         count, 1, "folds that are trained at the same time, each with its share of the cores", "cross-validation"
     ),
+    **CLUSTER,
 }
+OF_RESUME = {name: setting for name, setting in FOLDS.items() if name != "folds"}
 
 
 def train(words: Sequence[str]) -> None:
@@ -52,9 +55,12 @@ def train(words: Sequence[str]) -> None:
         raise UserError(
             "weft train", "jobs= is how many folds are trained at the same time, got no folds. Add folds=5."
         )
+    if given["folds"] is None and given["cluster"] is not None:
+        raise UserError("weft train", "cluster= trains folds or the trials of a sweep, got one training. Add folds=5, or use weft sweep.")  # fmt: skip
+    cluster = _cluster("weft train", given, settings["device"])
     with shown(given["json"]) as listener, _traced(given["trace"]):
         if given["folds"] is not None:
-            cross_validate(settings, given["folds"], given["jobs"], listener)
+            cross_validate(settings, given["folds"], given["jobs"], listener, cluster)
         else:
             training.train(settings, listener)
 
@@ -65,16 +71,18 @@ def resume(words: Sequence[str]) -> None:
     It continues at the step where it was stopped, with its own settings and on the same device; settings can be changed, such
     as epochs=30. A run that was stopped before its first checkpoint starts again. max_seconds holds for one command only.
     """
-    given = read("resume", words, SETTINGS | TRACE | {"jobs": FOLDS["jobs"]}, 1, common=COMMON)
+    given = read("resume", words, SETTINGS | TRACE | OF_RESUME, 1, common=COMMON)
     folds = find_folds(given.plain[0], given["runs"]) if given.plain else None
     if folds is not None:
-        if set(given.given) - {"json", "jobs", "runs"}:
+        if set(given.given) - {"json", "runs", *OF_RESUME}:
             raise UserError("weft resume", f"a cross-validation continues with its own settings, got {sorted(given.given)}.")  # fmt: skip
         with shown(given["json"]) as listener:
-            resume_folds(folds, given["jobs"], listener)
+            cluster = _cluster("weft resume", given, read_folds(folds)["settings"]["device"])
+            resume_folds(folds, given["jobs"], listener, cluster)
         return
-    if "jobs" in given.given:
-        raise UserError("weft resume", "a cross-validation is required for jobs=, got a run. Leave jobs= out.")
+    of_folds = sorted(set(given.given) & set(OF_RESUME))
+    if of_folds:
+        raise UserError("weft resume", f"a cross-validation is required for {of_folds[0]}=, got a run. Leave {of_folds[0]}= out.")  # fmt: skip
     folder = run_of("resume", given.plain)
     with shown(given["json"]) as listener, _traced(given["trace"]):
         if is_compression(folder):
@@ -85,6 +93,10 @@ def resume(words: Sequence[str]) -> None:
             resume_compression(folder, listener)
             return
         training.resume(folder, {name: given[name] for name in given.given if name not in TRACE}, listener)
+
+
+def _cluster(where: str, given: Words, device: str | None) -> ClusterPlan | None:
+    return cluster_plan(where, given.settings, {name: given[name] for name in given.given}, device)
 
 
 def _traced(path: str | None) -> AbstractContextManager[Any]:

@@ -16,6 +16,7 @@ remedies     what helps a job that has failed
 datasets     creating datasets, with events on the way
 submission   checks settings and adds a job to the queue
 sweep        searching settings: `search_space` has lists and ranges, `sweep_study` samplers and pruners, `sweep_trials` trials as jobs
+cluster_runner  runs the jobs of a queue on a Ray cluster (`ray_cluster`): `remote_training` is one on its node, `file_copies` its files
 compression  compressing a run: prune, share, pack, with a Pareto page; `compression_settings` are its settings
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 predictor    predicting with a saved program, an ONNX model or a run

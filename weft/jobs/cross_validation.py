@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ from ..report.text_format import counted
 from ..signals import Terminated
 from ..train.folder import RunFolder, check_run_name
 from .checks import check_settings
+from .cluster_runner import ClusterQueue, ClusterRunner
+from .cluster_settings import ClusterPlan
 from .device import training_on
 from .events import Listener, Recorder, nobody
 from .fold_results import OutOfFold, metric_table, metrics_text
 from .job import TASKS, Job, job_of
 from .queue import JobQueue
+from .ray_cluster import ray_package
 from .record import DONE, FAILED, STOPPED, JobRecord
 from .runner import Runner
 from .settings import OF_ONE_RUN
@@ -41,29 +45,37 @@ from .submission import submit
 FOLDER, STATE = "folds", "folds.json"
 
 
-def cross_validate(settings: Mapping[str, Any], folds: int, jobs: int = 1, listener: Listener = nobody) -> Path:
+def cross_validate(
+    settings: Mapping[str, Any],
+    folds: int,
+    jobs: int = 1,
+    listener: Listener = nobody,
+    cluster: ClusterPlan | None = None,
+) -> Path:
     """Train a network for each fold with validated settings, `jobs` at the same time; the folder of the cross-validation.
 
-    A cross-validation with the same settings that is not finished is continued.
+    A cross-validation with the same settings that is not finished is continued. With `cluster`, its nodes train.
     """
+    if cluster is not None:
+        ray_package()  # said before anything is made
     check_settings("train", {**settings, "name": None})
     _check(settings, folds)
     recorder = Recorder(listener)
     folder = _unfinished(settings, folds)
     if folder is None:
-        with training_on(settings["device"]):
+        with training_on(settings["device"]) if cluster is None else nullcontext():  # the nodes have the device
             first = job_of(
                 "train", {**settings, "fold": f"1/{folds}"}, recorder
             )  # opens the data: all checks before anything is written
             folder = _new(settings, folds, first)
     else:
         recorder.log(f"continuing {folder}")
-    return _trained(folder, jobs, recorder)
+    return _trained(folder, jobs, recorder, cluster)
 
 
-def resume_folds(folder: Path, jobs: int = 1, listener: Listener = nobody) -> Path:
-    """Continue a cross-validation that was stopped."""
-    return _trained(folder, jobs, Recorder(listener))
+def resume_folds(folder: Path, jobs: int = 1, listener: Listener = nobody, cluster: ClusterPlan | None = None) -> Path:
+    """Continue a cross-validation that was stopped, here or on a cluster."""
+    return _trained(folder, jobs, Recorder(listener), cluster)
 
 
 def is_cross_validation(folder: Path) -> bool:
@@ -174,13 +186,13 @@ def _write(folder: Path, state: Mapping[str, Any]) -> None:
 # --- the trainings ------------------------------------------------------------------------------------------------------------
 
 
-def _trained(folder: Path, jobs: int, recorder: Recorder) -> Path:
+def _trained(folder: Path, jobs: int, recorder: Recorder, cluster: ClusterPlan | None) -> Path:
     with one_writer(folder):
         state = read_folds(folder)
         if state["done"]:
             return folder
         recorder.begin(folder)
-        queue = JobQueue(folder.parent.parent, folder / ".jobs")
+        queue = (JobQueue if cluster is None else ClusterQueue)(folder.parent.parent, folder / ".jobs")
         records = _submitted(queue, state)
         folds = state["folds"]
         waiting = sum(record.state.state != DONE for record in records.values())
@@ -199,7 +211,10 @@ def _trained(folder: Path, jobs: int, recorder: Recorder) -> Path:
             recorder.show("progress", what="folds", done=done, total=folds)
 
         try:
-            Runner(queue, jobs, watch, threads=max(1, usable_cores() // jobs)).run()
+            if cluster is None:
+                Runner(queue, jobs, watch, threads=max(1, usable_cores() // jobs)).run()
+            else:
+                ClusterRunner(queue, cluster, jobs, watch).run()
         except (KeyboardInterrupt, Terminated) as stop:
             recorder.send(
                 "stopped", why="terminated" if isinstance(stop, Terminated) else "stopped", folder=str(folder)

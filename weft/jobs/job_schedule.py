@@ -15,6 +15,7 @@ from .locked_file import change_file
 from .needs import PRIORITIES
 
 FILE = "schedule.json"
+REMOTE = "ray:"  # how slots on a cluster begin; then comes the node
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class JobSchedule:
     @property
     def priority_name(self) -> str:
         return next(name for name, value in PRIORITIES.items() if value == self.priority)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs on a node of a cluster; the process that holds its lock only watches it."""
+        return bool(self.slots) and self.slots[0].startswith(REMOTE)
 
 
 def read_schedule(folder: Path) -> JobSchedule:

@@ -29,7 +29,7 @@ from ..io.files import append_line, replace_file
 from ..io.json_values import json_value
 from ..locks import lock_holder
 from .events import FILE, Event, follow, replay
-from .job_schedule import JobSchedule, change_schedule
+from .job_schedule import JobSchedule, change_schedule, read_schedule
 from .kinds import TRAIN
 from .locked_file import locked
 from .needs import JobNeeds, needs_of
@@ -209,8 +209,8 @@ class JobRecord:
 
     def _terminate(self) -> None:
         holder = lock_holder(self.folder)
-        if holder is None:
-            return  # it has just ended
+        if holder is None or read_schedule(self.folder).is_remote:
+            return  # it has just ended, or the process that watches it on a cluster passes the request on
         if not holder.is_here:
             raise UserError("jobs", f"{self} runs on {holder.host}: stop it there.")
         os.kill(holder.pid, signal.SIGTERM)

@@ -96,7 +96,7 @@ class Runner:
         jobs = self._view.jobs()
         lost = [one.record for one in jobs if one.state.why == LOST and one.record.folder not in self._processes]
         for record in lost:
-            _lose(record, LOST)
+            lose(record, LOST)
         jobs = self._view.jobs() if lost else jobs
         active = {one.number for one in jobs if one.is_running} | {int(folder.name) for folder in self._processes}
         self._measure(jobs)
@@ -214,7 +214,7 @@ def _explain_end(job: JobRecord, code: int) -> None:
             return  # another process works on it: the one that ended came second
         if now.state == WAITING or now.why == LOST:
             if code < 0 and -code in KILLED:
-                _lose(job, f"its process ended with signal {signal.Signals(-code).name}")
+                lose(job, f"its process ended with signal {signal.Signals(-code).name}")
                 return
             name = (
                 f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}; see {job.folder / 'output.txt'}"
@@ -224,11 +224,11 @@ def _explain_end(job: JobRecord, code: int) -> None:
             job.set(now.state, now.why)  # as requested: no process is left to record it
 
 
-def _lose(job: JobRecord, why: str) -> None:
+def lose(job: JobRecord, why: str, attempts: int = ATTEMPTS) -> None:
     """A job whose process was killed waits again and continues from its checkpoint, unless that has happened too often."""
     losses = change_schedule(job.folder, lambda known: replace(known, losses=known.losses + 1)).losses
-    if losses < ATTEMPTS:
-        job.set(WAITING, f"{why}; it continues from its last checkpoint, attempt {losses + 1} of {ATTEMPTS}")
+    if losses < attempts:
+        job.set(WAITING, f"{why}; it continues from its last checkpoint, attempt {losses + 1} of {attempts}")
     else:
         job.set(FAILED, f"{why}, for the {losses}. time")
 

@@ -17,9 +17,11 @@ from typing import Any
 from ..errors import UserError
 from ..locks import one_writer
 from ..train.folder import check_run_name
+from .cluster_settings import ClusterPlan
 from .events import Listener
 from .kinds import SWEEP as SWEEP_JOB
 from .queue import JobQueue
+from .ray_cluster import ray_package
 from .record import JobRecord
 from .schema import as_text
 from .sweep_record import SweepRecord, SweepTrial, best_trial, find_sweep, sweeps, without_password
@@ -52,12 +54,15 @@ def sweep(given: Mapping[str, Any], listener: SweepListener | None = None, runne
 def opened_sweep(given: Mapping[str, Any]) -> SweepRecord:
     """The sweep with these settings: one that exists, or a new one."""
     optuna_package()  # said before data is prepared
+    if given.get("cluster") is not None:
+        ray_package()
     runs, name, plan = Path(given.get("runs") or "runs"), given.get("name"), planned(given)
     known = sweeps(runs)
     if name is not None:
         check_run_name(WHERE, name)
     same = [one for one in known.values() if one.plan.identity == plan.identity and name in (None, one.name)]
     if same:
+        _check_place(same[-1], plan.cluster)
         found = replace(same[-1], plan=plan, storage=given.get("storage") or same[-1].storage)
         if not found.is_searched:
             found.write()
@@ -67,10 +72,16 @@ def opened_sweep(given: Mapping[str, Any]) -> SweepRecord:
     return SweepRecord.create(runs, name or sweep_name(plan, known), plan, given.get("storage"))
 
 
-def reopened_sweep(runs: str | Path, name: str, trials: int | None = None, jobs: int | None = None) -> SweepRecord:
-    """A sweep by its name, to go on with it."""
+def reopened_sweep(
+    runs: str | Path, name: str, trials: int | None = None, jobs: int | None = None, cluster: str | None = None
+) -> SweepRecord:
+    """A sweep by its name, to go on with it; one that runs on a cluster also at another address."""
     known = find_sweep(runs, name)
     found = replace(known, plan=with_counts(known.plan, trials, jobs))
+    if cluster is not None:
+        moved = replace(known.plan.cluster or ClusterPlan(), address=cluster)
+        _check_place(known, moved)
+        found = replace(found, plan=replace(found.plan, cluster=moved))
     if found.plan != known.plan:
         found.write()
     return found
@@ -102,6 +113,15 @@ def submit_sweep(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> 
 def sweep_job(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """The work of a job that is a sweep: the runner of the queue runs its trials too."""
     sweep(settings, runner=False)
+
+
+def _check_place(known: SweepRecord, cluster: ClusterPlan | None) -> None:
+    """Trials of a cluster have a queue of their own, so a sweep stays on one side."""
+    if (known.plan.cluster is None) == (cluster is None) or not known.trials():
+        return
+    if cluster is None:
+        raise UserError("weft sweep", f"the sweep {known.name!r} was begun on a cluster. Add cluster={known.plan.cluster and known.plan.cluster.address}, or give another name=.")  # fmt: skip
+    raise UserError("weft sweep", f"the sweep {known.name!r} was begun without a cluster. Leave cluster= out, or give another name=.")  # fmt: skip
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from ..io.json_values import json_value
 from ..locks import lock_holder
 from ..report.axes import short
 from ..train.folder import check_run_name
+from .cluster_settings import ClusterPlan
 from .schema import as_text
 from .search_space import search_space
 from .sweep_settings import SIZE, WHERE, SweepMetric, SweepPlan
@@ -107,7 +108,7 @@ class SweepRecord:
         hidden = None if self.storage is None else without_password(self.storage)
         self.write_json("sweep.json", {
             **self.plan.identity, "trials": self.plan.trials, "jobs": self.plan.jobs, "study": self.study, "storage": hidden,
-            "created": self.created,
+            "created": self.created, "cluster": None if self.plan.cluster is None else asdict(self.plan.cluster),
         })  # fmt: skip
 
     def write_json(self, name: str, content: Any) -> None:
@@ -210,7 +211,7 @@ def read_sweep(folder: Path) -> SweepRecord:
         space, fixed = search_space(WHERE, found["settings"])
         plan = SweepPlan(
             found["settings"], tuple(space), fixed, tuple(map(SweepMetric, found["metrics"])), found["sampler"], found["pruner"],
-            found["trials"], found["jobs"],
+            found["trials"], found["jobs"], ClusterPlan(**found["cluster"]) if found.get("cluster") else None,
         )  # fmt: skip
         return SweepRecord(folder, plan, found["study"], found["storage"], found["created"])
     except (KeyError, TypeError, UserError) as error:

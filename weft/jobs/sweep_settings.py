@@ -19,6 +19,7 @@ from ..train.folder import check_run_name
 from ..train.task import METERS
 from ..train.task import task_of as trained_task
 from .checks import check_settings
+from .cluster_settings import CLUSTER, ClusterPlan, cluster_plan
 from .job import Job
 from .recipes import with_recipe
 from .schema import Setting, as_text, count, validated
@@ -49,6 +50,7 @@ SWEEP: dict[str, Setting] = {
     "pruner": Setting(str, "median", "which trials are stopped early; several metrics: none", "sweep", ("median", "hyperband", "none")),
     "metric": Setting(metric_names, None, f"what is optimized on the validation data: {', '.join(METRICS)}; accuracy,size searches for both; default: by the data", "sweep"),
     "storage": Setting(str, None, "database of the trials, such as postgresql://user@host/name; default: a SQLite file beside them", "sweep"),
+    **CLUSTER,
 }  # fmt: skip
 
 
@@ -79,10 +81,11 @@ class SweepPlan:
     pruner: str
     trials: int
     jobs: int
+    cluster: ClusterPlan | None = None  # where trials run; None: here
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a sweep that goes on has in common with its beginning: all but how many trials there are, and at a time."""
+        """What a sweep that goes on has in common with its beginning: all but how many trials there are, how many at a time, and where."""
         names = [metric.name for metric in self.metrics]
         return {"settings": dict(self.texts), "metrics": names, "sampler": self.sampler, "pruner": self.pruner}
 
@@ -139,7 +142,8 @@ def checked_sweep(given: Mapping[str, Any]) -> SweepPlan:
     most = len(grid_of(tuple(space))) if sampler == "grid" else math.inf
     texts = {name: as_text(value) for name, value in wanted.items()}
     trials = int(min(own["trials"] or (TRIALS if most == math.inf else most), most))
-    return SweepPlan(texts, tuple(space), fixed, metrics, sampler, pruner, trials, own["jobs"])
+    cluster = cluster_plan(WHERE, own, given, with_recipe(WHERE, fixed)["device"])
+    return SweepPlan(texts, tuple(space), fixed, metrics, sampler, pruner, trials, own["jobs"], cluster)
 
 
 def _search(own: Mapping[str, Any], pruner_given: bool, space: tuple[Dimension, ...], metrics: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Trials as jobs: each trial of a sweep is a training in the queue, and this process runs the queue unless another one does.
+"""Trials as jobs: each trial of a sweep is a training in the queue, and this process runs the queue unless another one does. On a cluster the sweep has a queue of its own.
 
 A search needs no more of where its trials run than `TrialJobs` says: starting a trial under a number (again after a restart, which finds the one
 that was started before), how it is, and stopping it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from ..compiler.host import usable_cores
 from ..errors import UserError
 from ..knobs import knobs
 from .annotations import annotate
+from .cluster_runner import ClusterQueue, ClusterRunner
 from .events import events_from
 from .kinds import TRAIN
 from .queue import JobQueue
@@ -24,6 +25,8 @@ from .record import CANCELLED, FAILED, LOST, PAUSED, PRUNED, RUNNING, STOPPED, W
 from .runner import Runner
 from .submission import submit
 from .sweep_record import SweepRecord
+
+QUEUE = ".jobs"  # in the folder of a sweep on a cluster
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,30 @@ class TrialJobs(Protocol):
         """Whatever keeps trials running; called many times a second."""
 
 
+class TrialRunner(Protocol):
+    """What runs the jobs of the queue."""
+
+    def serving(self) -> AbstractContextManager[None]: ...
+
+    def step(self) -> bool: ...
+
+    def collect(self) -> None: ...
+
+
 class QueuedTrials:
-    """Trials as jobs of the queue of a folder of runs. With `runner`, this process runs the queue while no other one does."""
+    """Trials as jobs of the queue of a folder of runs. With `runner`, this process runs the queue while no other one does.
+
+    Those of a cluster are in a queue in the folder of the sweep, which this process always runs.
+    """
 
     def __init__(self, record: SweepRecord, runner: bool = True) -> None:
-        self.record, self.queue, self.is_runner = record, JobQueue(record.runs), runner
+        self.record, self.is_runner = record, runner or record.plan.cluster is not None
+        on_cluster = record.plan.cluster is not None
+        self.queue = ClusterQueue(record.runs, record.folder / QUEUE) if on_cluster else JobQueue(record.runs)
         self._jobs: dict[int, JobRecord] = {}
         self._seen: dict[int, tuple[int, dict[int, Mapping[str, Any]]]] = {}  # place in the events, and rows
         self._known = _jobs_by_name(self.queue, record)
-        self._runner: Runner | None = None
+        self._runner: TrialRunner | None = None
         self._stack = ExitStack()
 
     @contextmanager
@@ -105,13 +123,17 @@ class QueuedTrials:
 
     def step(self) -> None:
         if self._runner is None and self.is_runner and self.queue.runner() is None:
-            jobs = self.record.plan.jobs
-            threads = knobs.threads or max(1, usable_cores() // jobs)
-            made = Runner(self.queue, at_once=jobs, threads=threads)
+            made = self._new_runner()
             self._stack.enter_context(made.serving())
             self._runner = made
         if self._runner is not None:
             self._runner.step()
+
+    def _new_runner(self) -> TrialRunner:
+        jobs, cluster = self.record.plan.jobs, self.record.plan.cluster
+        if cluster is not None:
+            return ClusterRunner(self.queue, cluster, at_once=jobs)
+        return Runner(self.queue, at_once=jobs, threads=knobs.threads or max(1, usable_cores() // jobs))
 
     def start(self, number: int, values: Mapping[str, Any]) -> None:
         name = trial_name(self.record, number)

@@ -140,7 +140,7 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
                 run = _new_run(job)
                 held.enter_context(writing(run.path))
                 begun.append(run.path)
-                _annotate(run.path, job.settings)
+                annotate_run(run.path, job.settings)
                 _begin_run(run, job, recorder)
                 return run.path
 
@@ -215,7 +215,7 @@ def _new_run(job: Job) -> RunFolder:
     return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.label}-")
 
 
-def _annotate(folder: Path, settings: Mapping[str, Any]) -> None:
+def annotate_run(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write tags, notes and group of a new run. A resumed one keeps those that people have changed meanwhile."""
     given = {name: settings[name] for name in ("tags", "notes", "group") if settings[name] is not None}
     if given:
