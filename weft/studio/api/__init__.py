@@ -21,13 +21,14 @@ from . import (
     runs,
     search,
     submission,
+    sweeps,
     text,
     uploads,
 )  # fmt: skip
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, compare, predictions, classify, text, events, uploads, doctor,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, sweeps, compare, predictions, classify, text, events, uploads, doctor,
     datasets, designs,
     search, account, admin,
 )  # fmt: skip
