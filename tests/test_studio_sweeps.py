@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from weft.jobs.sweep_results import parallel_lines, write_results
 from weft.jobs.sweep_settings import SweepMetric, checked_sweep
 from weft.jobs.sweep_summary import best_so_far, sweep_summary, visible_range
 from weft.locks import one_writer
+from weft.studio.library.run_ranks import rank_statuses
+from weft.studio.library.run_series import RunEvents
 from weft.studio.library.sweep_form import check_sweep_form, filled_sweep
 from weft.studio.library.sweeps import SweepIndex, SweepSnapshot
 from weft.studio.ui.sweep_chart import best_chart, front_chart, parallel_trials
@@ -269,6 +272,40 @@ def test_a_sweep_is_followed_in_a_browser(local: LocalStudio) -> None:
         page.wait_for_selector("button:has-text('Start sweep of 20 trials')")
         assert errors == []
     record.write_trials(TRIALS)
+
+
+# --- ranks ----------------------------------------------------------------------------------------------------------------------
+
+
+def rank_lines(ranks: int, when: float, **of_last: Any) -> str:
+    """A report of each rank; the last one may differ."""
+    rows = [{"type": "rank", "time": when, "rank": k, "pid": 100 + k, "examples_per_second": 200.0 + k, "memory": 1e9} for k in range(ranks)]  # fmt: skip
+    return "".join(json.dumps(one) + "\n" for one in [*rows[:-1], {**rows[-1], **of_last}])
+
+
+def test_ranks_that_are_slow_or_silent_are_told(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(rank_lines(3, 100.0) + rank_lines(3, 140.0, examples_per_second=100.0))
+    events = RunEvents(tmp_path).read()
+    slow = rank_statuses(list(events.ranks.values()), is_running=True)
+    assert [one.problem for one in slow] == ["", "", "40 % slower than the mean"]
+    assert (slow[0].reading.pid, list(slow[2].reading.speeds), slow[1].share) == (100, [202.0, 100.0], 1.0)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(rank_lines(2, 190.0))
+    silent = rank_statuses(list(events.read().ranks.values()), is_running=True)
+    assert [one.problem for one in silent] == ["", "", "silent for 50 s"]
+    assert rank_statuses([one.reading for one in silent], is_running=False)[2].problem.startswith("40 %")
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"type": "resumed", "time": 200.0}) + "\n" + rank_lines(2, 201.0))
+    assert sorted(events.read().ranks) == [0, 1], "it goes on with two processes"
+
+
+def test_a_run_shows_its_ranks(local: LocalStudio) -> None:
+    run = local.runs / "classify" / "one-1"
+    assert "Rank 1" not in local.web.get("/runs/classify/one-1").text
+    (run / "events.jsonl").write_text(rank_lines(2, 100.0, memory=2e9))
+    for tab in ("", "?tab=resources"):
+        page = local.web.get(f"/runs/classify/one-1{tab}").text
+        assert all(text in page for text in ("Rank 1", "Memory 1.0 GB to 2.0 GB a rank, 3.0 GB in all", "401"))
 
 
 def test_the_train_form_offers_both_for_lists(local: LocalStudio) -> None:

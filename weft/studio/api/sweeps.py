@@ -40,7 +40,7 @@ class ContinuedSweep(BaseModel):
     """How many trials there will be in all; by default as many as were planned."""
 
     model_config = ConfigDict(extra="forbid")
-    trials: int | None = Field(None, ge=1)
+    trials: int | None = Field(default=None, ge=1)
 
 
 def router(studio: Studio) -> APIRouter:

@@ -46,7 +46,6 @@
     const axis = event.target.closest("[data-brushes] [data-axis]");
     if (!axis || event.button !== 0) return;
     event.preventDefault();
-    axis.focus({ preventScroll: true });
     const box = axis.getBoundingClientRect();
     const at = (e) => Math.min(Math.max((box.bottom - e.clientY) / box.height, 0), 1);
     const start = at(event);

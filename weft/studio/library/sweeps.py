@@ -86,7 +86,7 @@ class SweepIndex:
         record, trials, importance = known[1]
         status, why = _status(record, trials, job)
         number = job.number if job is not None else None
-        durations = tuple(spent[one.job] for one in trials if one.job in spent)
+        durations = tuple(spent[one.job] for one in trials if one.job is not None and one.job in spent)
         return SweepSnapshot(
             record.name, status, record, trials, importance, number, why, record.created, record.plan.texts, durations
         )
