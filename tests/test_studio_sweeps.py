@@ -29,6 +29,7 @@ from weft.studio.library.run_ranks import rank_statuses
 from weft.studio.library.run_series import RunEvents
 from weft.studio.library.sweep_form import check_sweep_form, filled_sweep
 from weft.studio.library.sweeps import SweepIndex, SweepSnapshot
+from weft.studio.ui.folds_chart import folds_chart
 from weft.studio.ui.sweep_chart import best_chart, front_chart, parallel_trials
 from weft.studio.ui.sweep_view import TrialQuery, first_rows, segments, sweep_tiles, trial_rows
 
@@ -272,6 +273,35 @@ def test_a_sweep_is_followed_in_a_browser(local: LocalStudio) -> None:
         page.wait_for_selector("button:has-text('Start sweep of 20 trials')")
         assert errors == []
     record.write_trials(TRIALS)
+
+
+# --- cross-validations ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cross_validation_shows_mean_and_deviation(local: LocalStudio) -> None:
+    folder = local.runs / "folds" / "cv"
+    folder.mkdir(parents=True)
+    state = {"name": "cv", "task": "classify", "folds": 2, "model": "mlp", "examples": 100, "settings": {"data": "digits"}, "runs": [], "done": False}  # fmt: skip
+    (folder / "folds.json").write_text(json.dumps(state))
+    make_run(local.runs, "cv-fold1", [0.5, 0.9], group="cv")
+    local.studio.feed.look(at_all_runs=True)
+    begun = local.web.get("/folds/cv").text
+    assert "1 of 2 folds" in begun
+    assert "weft resume" in begun, "it stands still"
+    assert local.request("GET", "/api/v1/folds/cv/out_of_fold.csv")[0] == 404
+    metrics = {"loss": {"mean": 0.2, "std": 0.1, "values": [0.1, 0.3]}, "accuracy": {"mean": 0.95, "std": 0.0141, "values": [0.94, 0.96]}}  # fmt: skip
+    (folder / "folds.json").write_text(json.dumps({**state, "metrics": metrics, "done": True}))
+    (folder / "out_of_fold.csv").write_text("example,fold\n0,1\n")
+    assert [(one["name"], one["status"]) for one in local.request("GET", "/api/v1/folds")[1]] == [("cv", "finished")]
+    assert local.request("GET", "/api/v1/folds/cv/out_of_fold.csv")[1] == b"example,fold\n0,1\n"
+    assert "95.0 %" in local.web.get("/folds").text
+    chart = folds_chart("accuracy", metrics["accuracy"])
+    assert ([dot[3] for dot in chart.dots], chart.dots[0][2] > chart.mean > chart.dots[1][2]) == (
+        ["94.0 %", "96.0 %"],
+        True,
+    )
+    assert chart.band[0] + chart.band[1] / 2 == pytest.approx(chart.mean)
+    assert local.web.get("/folds/nothing").status_code == 404
 
 
 # --- ranks ----------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def group_tabs(studio: Studio, active: str) -> None:
     """Add the tabs, with how many there are of each."""
 
     def html(snapshot: Snapshot) -> str:
-        tabs = [("runs", "All runs", snapshot.runs), ("sweeps", "Sweeps", len(snapshot.sweeps))]
+        tabs = [("runs", "All runs", snapshot.runs), ("sweeps", "Sweeps", len(snapshot.sweeps)), ("folds", "Cross-validations", len(snapshot.folds))]  # fmt: skip
         return render("group_tabs.html", tabs=tabs, active=active, base=studio.config.prefix)
 
     studio.live.add(f"group tabs {active}", html)
