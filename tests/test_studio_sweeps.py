@@ -15,6 +15,7 @@ import pytest
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
 from weft.errors import UserError
 from weft.jobs import JobQueue, sweep_control
+from weft.jobs.annotations import annotate
 from weft.jobs.kinds import SWEEP
 from weft.jobs.queue_view import QueueView
 from weft.jobs.record import CANCELLED, DONE, FAILED, PAUSED, STOPPED, WAITING
@@ -62,7 +63,7 @@ def make_sweep(runs: Path, name: str = "one", trials: list[SweepTrial] | None = 
     write_results(record, known, {"rate": 0.8, "batch": 0.2})
     for one in known:
         if one.state != "failed":
-            make_run(runs, f"{name}-{one.number}", list(one.trend) or [0.5], group=name)
+            annotate(make_run(runs, f"{name}-{one.number}", list(one.trend) or [0.5]), group=name)
     return record
 
 
@@ -283,7 +284,7 @@ def test_a_cross_validation_shows_mean_and_deviation(local: LocalStudio) -> None
     folder.mkdir(parents=True)
     state = {"name": "cv", "task": "classify", "folds": 2, "model": "mlp", "examples": 100, "settings": {"data": "digits"}, "runs": [], "done": False}  # fmt: skip
     (folder / "folds.json").write_text(json.dumps(state))
-    make_run(local.runs, "cv-fold1", [0.5, 0.9], group="cv")
+    make_run(local.runs, "cv-fold1", [0.5, 0.9])
     local.studio.feed.look(at_all_runs=True)
     begun = local.web.get("/folds/cv").text
     assert "1 of 2 folds" in begun
@@ -335,6 +336,7 @@ def test_a_run_shows_its_ranks(local: LocalStudio) -> None:
     (run / "events.jsonl").write_text(rank_lines(2, 100.0, memory=2e9))
     for tab in ("", "?tab=resources"):
         page = local.web.get(f"/runs/classify/one-1{tab}").text
+        assert "/sweeps/one" in page, "a trial leads to its sweep"
         assert all(text in page for text in ("Rank 1", "Memory 1.0 GB to 2.0 GB a rank, 3.0 GB in all", "401"))
 
 
