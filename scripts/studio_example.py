@@ -29,6 +29,10 @@ FLOWERS: dict[str, tuple[int, float, float, tuple[int, int, int], tuple[int, int
     "rose": (9, 0.7, 0.44, (198, 66, 112), (150, 36, 78)),
     "sunflower": (18, 0.98, 0.14, (242, 182, 28), (86, 52, 24)),
 }
+SEARCHED = {
+    "data": "digits", "model": "lenet,mlp", "rate": "log:1e-4..1e-1", "batch": "32,64,128", "dropout": "0..0.5", "epochs": 6, "trials": 24, "jobs": 2,
+    "name": "rates",
+}  # fmt: skip
 NETWORK = """\
 name: flower_cnn
 input: [3, 64, 64]
@@ -204,6 +208,8 @@ class ExampleStudio:
         )
         self.call("POST", "/runs/classify/flowers-cnn/exports", {"to": "onnx"})
         self.predictions()
+        self.say("a sweep")
+        self.wait(self.call("POST", "/sweeps", {"settings": SEARCHED})["number"])
 
     def dataset(self) -> None:
         """Flowers, examined by the doctor, and a second version without what it found."""

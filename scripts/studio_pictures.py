@@ -71,6 +71,8 @@ SHOTS = {
     "run-checkpoints": Shot(f"/runs/{RUN}?tab=checkpoints"),
     "run-files": Shot(f"/runs/{RUN}?tab=files", tallest=1000),
     "run-settings": Shot(f"/runs/{RUN}?tab=settings", tallest=1100),
+    "sweep": Shot("/sweeps/rates", tallest=1700),
+    "new-sweep": Shot("/sweeps/new?data=digits&model=lenet,mlp&rate=log:1e-4..1e-1", wait=6000, tallest=1100),
     "compare": Shot("/compare?runs=" + ",".join(SWEEP), wait=3000),
     "classify": Shot(f"/classify?runs={DIGITS},classify/mlp", wait=6000, draws=True),
     "batch": Shot("/classify/batches/2", tallest=1100),

@@ -56,7 +56,7 @@ def test_a_sweep_says_what_it_varies(local: LocalStudio) -> None:
     runs = str(local.studio.config.runs)
     check = check_form({"data": "digits", "model": "mlp", "rate": "0.1, 0.03", "batch": "32,64"}, runs)
     assert (check.runs, check.swept) == (4, (("Learning rate", "0.1, 0.03"), ("Batch size", "32, 64")))
-    panel = render("train_forecast.html", check=check, preview=None, why="", speed=None, device="CPU")
+    panel = render("train_forecast.html", check=check, preview=None, why="", speed=None, device="CPU", search="")
     assert "Learning rate: 0.1, 0.03" in panel
     assert "Train 4 runs" in panel
 

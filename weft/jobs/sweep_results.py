@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from ..io.files import replace_file
-from ..report.parallel_coordinates import ParallelAxis, parallel_axes
+from ..report.axes import make_axis, short
+from ..report.parallel_coordinates import ParallelAxis
 from ..report.sweep_page import SweepPage, TrialLine, sweep_page
-from .schema import as_text
+from .search_space import ChoiceDimension, Dimension, setting_value
 from .sweep_record import SweepRecord, SweepTrial, best_first, best_trial, metric_text, pareto_front, setting_text
+from .sweep_summary import visible_range
 
 
 def write_results(record: SweepRecord, trials: Sequence[SweepTrial], importance: Mapping[str, float]) -> None:
@@ -22,14 +26,48 @@ def write_results(record: SweepRecord, trials: Sequence[SweepTrial], importance:
 
 
 def parallel_lines(record: SweepRecord, trials: Sequence[SweepTrial]) -> tuple[list[int], list[ParallelAxis]]:
-    """The numbers of the trials that have a value, and the axes: a place for each of them on each."""
-    known = [one for one in trials if one.values is not None]
+    """The numbers of the trials that have a value, and the axes: a place for each of them on each. Axes of settings are as wide as what is searched."""
+    known = [one for one in trials if one.values is not None and math.isfinite(one.values[0])]
     if not known:
         return [], []
-    columns = {one.name: [trial.settings[one.name] for trial in known] for one in record.plan.space}
-    texts = {name: [as_text(v) if isinstance(v, tuple) else v for v in column] for name, column in columns.items()}
+    axes = [_setting_axis(one, [trial.settings[one.name] for trial in known]) for one in record.plan.space]
+    return [one.number for one in known], [*axes, _metric_axis(record, known)]
+
+
+def _setting_axis(one: Dimension, column: Sequence[Any]) -> ParallelAxis:
+    """A list has equal distances in its own order; a range is linear or logarithmic, as it is searched."""
+    if isinstance(one, ChoiceDimension):
+        place = {setting_value(one.name, text): _share(i, 0, len(one.values) - 1) for i, text in enumerate(one.values)}
+        ticks = [(at, setting_text(value)) for value, at in place.items()]
+        return ParallelAxis(one.name, [place[value] for value in column], ticks)
+    scale = math.log if one.log else float
+    low, high = scale(one.low), scale(one.high)
+    marks = _powers(one.low, one.high) if one.log else make_axis([one.low, one.high], tight=True, count=4).ticks
+    ticks = [(_share(scale(mark), low, high), short(mark)) for mark in marks]
+    return ParallelAxis(one.name, [_share(scale(value), low, high) for value in column], ticks)
+
+
+def _metric_axis(record: SweepRecord, known: Sequence[SweepTrial]) -> ParallelAxis:
+    """The axis of the first metric; trials that are much worse than the others are at its end."""
     metric = record.plan.metrics[0]
-    return [one.number for one in known], parallel_axes(texts, metric.column, [(one.values or (None,))[0] for one in known])  # fmt: skip
+    percent = 100.0 if "accuracy" in metric.name else 1.0
+    low, high = visible_range(record, known)
+    axis = make_axis([percent * low, percent * high], count=4)
+    places = [round(axis.position(percent * min(max((one.values or (low,))[0], low), high)), 4) for one in known]
+    unit = " %" if percent > 1 else ""
+    marks = list(zip(axis.ticks, axis.labels, strict=True))
+    return ParallelAxis(metric.column, places, [(round(axis.position(at), 4), f"{text}{unit}") for at, text in marks])
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """The powers of ten of a range; its ends if there are fewer than two."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    found = [float(f"1e{power}") for power in range(first, last + 1, max(1, (last - first) // 4))]
+    return found if len(found) > 1 else [low, high]
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return round((value - low) / (high - low), 4) if high > low else 0.5
 
 
 def _page(

@@ -39,7 +39,9 @@ RULES = (
     AccessRule(r"/docs(/.*)?|/openapi\.json", "viewer", "member"),
     # Pages of forms, of no use to those who may not send them.
     AccessRule(r"/train|/classify|/use|/[a-z]+/new|/networks/(design|import)(/.*)?", "member", "member"),
-    AccessRule(r"/|/classify/batches/.*|/(runs|networks|datasets|compare|queue|sweeps?)(/.*)?", "viewer", "member"),
+    AccessRule(
+        r"/|/classify/batches/.*|/(runs|networks|datasets|compare|queue|sweeps?|folds)(/.*)?", "viewer", "member"
+    ),
 )
 # Requests that compute and change nothing, or that the log knows in more detail.
 UNLOGGED = re.compile(

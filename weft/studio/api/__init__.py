@@ -12,6 +12,7 @@ from . import (
     embedding,
     events,
     explain,
+    folds,
     jobs,
     predictions,
     profiles,
@@ -21,13 +22,14 @@ from . import (
     runs,
     search,
     submission,
+    sweeps,
     text,
     uploads,
 )  # fmt: skip
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, compare, predictions, classify, text, events, uploads, doctor,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, compare, predictions, classify, text, events, uploads, doctor,
     datasets, designs,
     search, account, admin,
 )  # fmt: skip

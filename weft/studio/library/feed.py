@@ -13,9 +13,11 @@ from ...jobs.queue import JobQueue
 from ...jobs.record import RUNNING
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .datasets import DatasetIndex, DatasetRow
+from .folds import FoldsIndex, FoldsSnapshot
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
 from .schedule import QueueSnapshot, QueueWatch
+from .sweeps import SweepIndex, SweepSnapshot
 
 LOG = logging.getLogger("weft.studio")
 PERIOD = 1.0  # seconds between two looks
@@ -36,6 +38,8 @@ class Snapshot:
     queue: QueueSnapshot = field(default_factory=QueueSnapshot)
     runs_queue: bool = True  # whether a process runs the queue
     asked: bool = False  # whether somebody has just changed something and waits to see it
+    sweeps: tuple[SweepSnapshot, ...] = ()  # the newest first
+    folds: tuple[FoldsSnapshot, ...] = ()  # cross-validations
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -52,7 +56,7 @@ class Feed:
         self, index: RunIndex, queue: JobQueue, machine: Machine, datasets: DatasetIndex | None = None
     ) -> None:
         self.index, self.queue, self.machine, self.datasets = index, queue, machine, datasets
-        self._watch = QueueWatch(queue)
+        self._watch, self._sweeps, self._folds = QueueWatch(queue), SweepIndex(index.root), FoldsIndex(index.root)
         self._version, self._searched = 0, 0.0
         self._subscribers: set[Subscriber] = set()
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -79,7 +83,7 @@ class Feed:
         datasets = () if self.datasets is None else self.datasets.refresh()
         self.snapshot = Snapshot(
             self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, datasets, seen, self.queue.runner() is not None,
-            at_all_runs,
+            at_all_runs, self._sweeps.refresh(seen.jobs), self._folds.refresh(),
         )  # fmt: skip
         return self.snapshot
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...jobs.events import FILE
 from ...report.decimation import decimated, means
+from .run_ranks import RankReading
 from .runs import RunRow
 
 AXES = {"epoch": "Epoch", "step": "Step", "time": "Time"}
@@ -69,6 +70,7 @@ class RunEvents:
     def _start_again(self) -> None:
         self.progress, self.resources = Samples(), Samples()
         self.log: list[tuple[float, str, str]] = []  # time, level, text
+        self.ranks: dict[int, RankReading] = {}  # of a training over several processes
         self._place = 0
         self._since: float | None = None  # when the last value was measured, or the run began or continued
 
@@ -103,6 +105,9 @@ class RunEvents:
             return
         if kind in ("started", "resumed"):
             self._since = when
+            self.ranks = {}  # a run may go on with another number of processes
+        elif kind == "rank" and isinstance(event.get("rank"), int):
+            self.ranks.setdefault(event["rank"], RankReading(event["rank"])).take(event, when)
         elif kind == "progress" and event.get("steps"):
             self._progress(event, when)
         elif kind == "resources":

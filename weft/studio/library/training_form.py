@@ -20,6 +20,7 @@ from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
 from ...jobs.search_space import SWEPT, expand, sweep_size, values_of
 from ...jobs.settings import SETTINGS
+from ...jobs.sweep_settings import SweepPlan
 from ...knobs import knobs
 from ...ops.convert import asarray
 from ...zoo.catalogue import ALIASES, FACTS, default_rate
@@ -64,12 +65,13 @@ _TITLES = {
 }  # fmt: skip
 
 
-def _title(name: str) -> str:
+def setting_title(name: str) -> str:
+    """The title of a setting in forms and tables."""
     return _TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def _fields(*names: str) -> tuple[Field, ...]:
-    return tuple(Field(name, SETTINGS[name], _title(name)) for name in names)
+    return tuple(Field(name, SETTINGS[name], setting_title(name)) for name in names)
 
 
 def device_choices(gpus: Sequence[str], chosen: str = "") -> list[tuple[str, str]]:
@@ -119,6 +121,7 @@ class FormCheck:
     rates: tuple[
         tuple[str, list[tuple[float, float]]], ...
     ] = ()  # the learning rate over epochs, of trainings where it differs
+    sweep: SweepPlan | None = None  # if it is one
 
 
 def filled(given: Mapping[str, str]) -> dict[str, str]:
@@ -143,18 +146,18 @@ def check_form(
             check_settings("train", one)
             check_device(needs_of(TRAIN, one), JobQueue(runs_folder).gpus)
     except WeftError as error:
-        return FormCheck(count, error.message, _field_of(error.message, values), command=command)
+        return FormCheck(count, error.message, field_of(error.message, values), command=command)
     try:
         network = network_facts(settings[0])
     except WeftError as error:
         return FormCheck(count, error.message, "model", command=command)
-    return FormCheck(count, "", "", settings[0], network, command, _swept(values), _rates(settings))
+    return FormCheck(count, "", "", settings[0], network, command, _swept(values), learning_rates(settings))
 
 
 def _swept(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The settings with several values, and those."""
     several = {name: values_of(name, text) for name, text in values.items()}
-    return tuple((_title(name), ", ".join(parts)) for name, parts in several.items() if len(parts) > 1)
+    return tuple((setting_title(name), ", ".join(parts)) for name, parts in several.items() if len(parts) > 1)
 
 
 _STEPS = 1000  # of the preview of a schedule
@@ -162,7 +165,7 @@ _POINTS = 101
 _LINES = 8
 
 
-def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float, float]]], ...]:
+def learning_rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float, float]]], ...]:
     """The learning rate over the epochs, one line for each that differs."""
     found: dict[str, list[tuple[float, float]]] = {}
     for settings in trainings:
@@ -214,7 +217,7 @@ def _default_rate(settings: Mapping[str, Any]) -> float:
     return default_rate(str(settings["model"] or "lenet5"), settings["optimizer"], facts.parameters)
 
 
-def _field_of(message: str, values: Mapping[str, str]) -> str:
+def field_of(message: str, values: Mapping[str, str]) -> str:
     """The field that a message names, if it names one."""
     return next((name for name, text in values.items() if f"{name}={text}" in message or f"{name}=" in message), "")
 

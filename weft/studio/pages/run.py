@@ -106,8 +106,16 @@ def _header(studio: Studio, snapshot: Snapshot, run: str, tab: str = "") -> str:
     return render(
         "run_header.html", row=row, compressing=compressing, compressed=is_compression(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
         has_report=(row.folder / "report.html").exists(), has_weights=(row.folder / "weights" / "best.safetensors").exists(),
-        base=studio.config.prefix, measure=profile_button(studio, profiled_run(row)) if tab == "profile" else None,
+        group=_group(snapshot, row), base=studio.config.prefix, measure=profile_button(studio, profiled_run(row)) if tab == "profile" else None,
     )  # fmt: skip
+
+
+def _group(snapshot: Snapshot, row: RunRow) -> tuple[str, str] | None:
+    """Title and page of the sweep or the cross-validation that a run belongs to."""
+    group = row.annotations.group
+    if any(one.name == group for one in snapshot.sweeps):
+        return f"sweep {group}", f"/sweeps/{group}"
+    return (f"folds {group}", f"/folds/{group}") if any(one.name == group for one in snapshot.folds) else None
 
 
 def _progress(studio: Studio, snapshot: Snapshot, run: str) -> str:

@@ -23,6 +23,7 @@ from ..ui.later import add_later
 from ..ui.rendering import render
 from .run_confusion import confusion_cards
 from .run_predictions import watched_card
+from .run_ranks import RankCard
 
 SPLITS = {"validation": ("val", "s1"), "train": ("train", "s2"), "test": ("test", "s3")}
 READ_FIRST = 1 << 19  # bytes of events that are read before the page is sent
@@ -37,6 +38,7 @@ async def overview(studio: Studio, row: RunRow) -> None:
     events = events_of(row.folder)
     if not events.is_longer_than(READ_FIRST):
         await asyncio.to_thread(events.read)  # a long file is read after the page is sent
+    RankCard(studio, row, events)
     RunCharts(studio, row, events)
     add_later(lambda: confusion_cards(studio, row))
     add_later(lambda: watched_card(studio, row))

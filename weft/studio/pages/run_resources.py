@@ -13,11 +13,13 @@ from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import fragment
 from .run_charts import SMALL_CHARTS, RunCharts
+from .run_ranks import RankCard
 
 
 async def resources(studio: Studio, row: RunRow) -> None:
     """The tab: charts of what was recorded every ten seconds, and the machine."""
     events = await asyncio.to_thread(events_of(row.folder).read)
+    RankCard(studio, row, events)
     if not events.resources.places["step"]:
         with ui.element("section").classes("card sect"):
             fragment("nothing_yet.html", text="Memory and processor time are recorded every ten seconds of training.")

@@ -6,6 +6,7 @@ from nicegui import ui
 
 from ..ui.context import Studio
 from ..ui.frame import frame
+from ..ui.run_groups import group_header, group_tabs
 from ..ui.run_table import RunTable
 
 
@@ -14,5 +15,7 @@ def add(studio: Studio) -> None:
 
     @ui.page("/runs")
     def runs() -> None:
-        with frame(studio, "Runs", "runs"), ui.element("section").classes("card").props('aria-label="Runs"'):
-            RunTable(studio)
+        with frame(studio, "Runs", "runs", group_header(studio, "runs")):
+            group_tabs(studio, "runs")
+            with ui.element("section").classes("card").props('aria-label="Runs"'):
+                RunTable(studio)

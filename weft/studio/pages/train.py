@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from nicegui import ui
@@ -22,6 +23,8 @@ from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
 from ..access import current_user
 from ..api.submission import add_trainings, confined
+from ..api.sweeps import add_sweep
+from ..library.sweep_form import SEARCH_GROUP, check_sweep_form, filled_sweep, has_range
 from ..library.training_form import GROUPS, FormCheck, check_form, device_choices, device_title, filled, past_speed
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
@@ -56,10 +59,11 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
 
 
 class TrainForm:
-    """The form and the panel beside it."""
+    """The form and the panel beside it. `is_sweep`: it also has the settings of a search, and starts a sweep."""
 
-    def __init__(self, studio: Studio, values: dict[str, str]) -> None:
+    def __init__(self, studio: Studio, values: dict[str, str], is_sweep: bool = False) -> None:
         self.studio, self.values = studio, values or {"data": "digits", "model": "lenet5"}
+        self.is_sweep, self.groups = is_sweep, (*GROUPS[:2], SEARCH_GROUP, *GROUPS[2:]) if is_sweep else GROUPS
         self.user = current_user(ui.context.client.request)
         lists = {
             "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
@@ -67,13 +71,16 @@ class TrainForm:
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
             Fragment(
-                render("train_form.html", groups=GROUPS, values=self.values, lists=lists, wrong="", **self._devices()),
+                render(
+                    "train_form.html", groups=self.groups, values=self.values, lists=lists, wrong="", **self._devices()
+                ),
                 on={"changed": self._changed},
             )
             with ui.element("aside"):
                 check = self._check(self.values)
                 with ui.element("div").classes("stay"):
-                    self.panel = Fragment(self._panel(check), "section", on={"start": self._start})
+                    on = {"start": self._start, "sweep": self._start_sweep}
+                    self.panel = Fragment(self._panel(check), "section", on=on)
                     self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
                     self.images = Fragment(self._augmented(check), "section").classes("card sect")
                     self.images.props('aria-label="Augmented images"')
@@ -92,14 +99,19 @@ class TrainForm:
 
     def _check(self, values: dict[str, str]) -> FormCheck:
         """Check the form; a preview reads no more of the server than a training may."""
-        return check_form(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
+        check = check_sweep_form if self.is_sweep or has_range(values) else check_form
+        return check(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
 
     def _panel(self, check: FormCheck) -> str:
         known = None if check.settings is None else self.studio.previews.known(check.settings)
         preview, why = (known, "") if isinstance(known, TrainingPreview) else (None, known)
         speed = None if check.settings is None else past_speed(self.studio.index.rows(), check.settings)
         device = "" if check.settings is None else device_title(check.settings["device"])
-        return render("train_forecast.html", check=check, preview=preview, why=why, speed=speed, device=device)
+        more = "" if self.is_sweep else urlencode(filled(self.values))
+        return render(
+            "train_forecast.html", check=check, preview=preview, why=why, speed=speed, device=device, search=more,
+            base=self.studio.config.prefix,
+        )  # fmt: skip
 
     def _augmented(self, check: FormCheck) -> str:
         known = None if check.settings is None else self.studio.previews.known(check.settings)
@@ -131,6 +143,14 @@ class TrainForm:
             self.panel.show(self._panel(FormCheck(error=error.message)))
             return
         ui.navigate.to(f"{self.studio.config.prefix}/")
+
+    async def _start_sweep(self, _: Any) -> None:
+        try:
+            name, _number = await asyncio.to_thread(add_sweep, self.studio, filled_sweep(self.values), self.user)
+        except WeftError as error:
+            self.panel.show(self._panel(FormCheck(error=error.message)))
+            return
+        ui.navigate.to(f"{self.studio.config.prefix}/sweeps/{quote(name)}")
 
 
 def _models(studio: Studio, chosen: str | None) -> list[str]:
