@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ....errors import InternalError
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan
+from ..attention import plans as attention
 from . import cumulative as cumulate
 from . import scatter, slice_update, sort, sparse, top_k
 
@@ -20,11 +21,15 @@ PLANS: dict[
     "cumsum": cumulate.plan,
     "cumprod": cumulate.plan,
     "sparse_matmul": sparse.plan,
+    "attention": attention.plan,
+    "attention_gradients": attention.plan_gradients,
 }
 
 
 def plan(kernel: Kernel, threads: int) -> Plan:
-    """How library functions compute a node from its inputs ("x0", "x1", ...), all without gaps, by up to so many threads.
+    """How library functions compute a node from its inputs ("x0", "x1", ...), by up to so many threads.
+
+    The inputs have no gaps; the rule of an op with `strided_inputs` is told how these lie.
 
     The rule of an op with several results ("y0", "y1", ...) is told which of them are read: no other has memory.
 
@@ -33,7 +38,8 @@ def plan(kernel: Kernel, threads: int) -> Plan:
     node = kernel.anchor
     assert node is not None
     wanted = (frozenset(kernel.results),) if node.outputs else ()
-    made = PLANS[node.op.name](node, threads, *wanted)
+    views = (kernel.views,) if node.op.strided_inputs else ()
+    made = PLANS[node.op.name](node, threads, *wanted, *views)
     named = {a for phase in made.phases for a in phase.arguments if isinstance(a, str)}
     unread = {f"y{i}" for i in range(len(node.outputs))} - {f"y{i}" for i in kernel.results}
     if not named.isdisjoint(unread):
