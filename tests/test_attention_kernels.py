@@ -135,3 +135,22 @@ def test_memory_does_not_grow_with_queries_times_keys() -> None:
         sizes.append(f._for((x, x, x), {}).executable.program.memory.arena)
     assert sizes[1] < 2.2 * sizes[0]
     assert sizes[1] < 1024 * 1024 * 4
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    """A fake GPU, which runs our kernels under Triton's interpreter."""
+    pytest.importorskip("triton")
+    pytest.importorskip("fake_gpu").install(monkeypatch)
+    with weft.knobs.set(device="cuda", cache=str(tmp_path)):
+        yield
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name: str, gpu: Any) -> None:
+    assert_right(CASES[name], np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_dtypes_on_a_gpu(dtype: Any, gpu: Any) -> None:
+    assert_right(CASES["all"], dtype)
