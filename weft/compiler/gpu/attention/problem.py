@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ....dtypes import DType, float32, float64
@@ -83,15 +83,18 @@ class AttentionProblem:
     @property
     def padded(self) -> tuple[int, int]:
         """The sides of tiles that hold features and values."""
-        return max(LEAST, next_power_of_two(self.features)), max(LEAST, next_power_of_two(self.values))
+        return _side(self.features), _side(self.values)
 
     def tile(self, part: str) -> AttentionTile:
         """The tile of a kernel, by the size of a head and of its numbers: what is kept on the chip must fit there."""
         weight = max(self.padded) * self.dtype.itemsize // 2  # features of 16 bits
         chosen = _TILES[part][sum(weight > most for most in (64, 128, 256, 512))]
         _, _, queries, keys = self.sizes
-        fits = (min(n, max(LEAST, next_power_of_two(m))) for n, m in ((chosen.queries, queries), (chosen.keys, keys)))
-        return AttentionTile(*fits, chosen.warps, chosen.stages)
+        return replace(chosen, queries=min(chosen.queries, _side(queries)), keys=min(chosen.keys, _side(keys)))
+
+
+def _side(size: int) -> int:
+    return max(LEAST, next_power_of_two(size))
 
 
 # By part and by the size of a head: up to 64 features of 16 bits, 128, 256, 512 (float32), more (float64).
