@@ -15,9 +15,8 @@ from llvmlite import ir
 from ....dtypes import as_dtype
 from ..gemm.packing import ELEMENTS
 from ..ir_builder import Value, constant, new_module
-from ..math import functions as maths
 from .blocks import ROOM, Blocks
-from .forward import paired, rows_at, write_row
+from .forward import exp_inline, paired, rows_at, write_row
 from .products import block_product, fill
 from .scores import RowWriter, Variant, begin
 
@@ -133,13 +132,20 @@ class _Backward:
             begin, end = self.rows.key_range(query, code.plus(query, valid, -1))
             begin = code.times(code.sdiv(begin, code.i64(blocks.keys)), blocks.keys)
             with code.loop(begin, end, blocks.keys, name="keys") as key:
-                self._pair(b, h, code.sdiv(h, groups), query, valid, key, self._key_count(key))
-                self._add_queries(self.of_queries, b, code.sdiv(h, groups), valid, key, self._key_count(key))
+                count = self._seen(query, valid, key)
+                self._pair(b, h, code.sdiv(h, groups), query, valid, key, count)
+                self._add_queries(self.of_queries, b, code.sdiv(h, groups), valid, key, count)
             with code.loop(0, valid, name="out") as row:
                 self._leave_query(b, h, code.plus(query, row), row)
 
     def _key_count(self, key: Value) -> Value:
         return self.code.minimum(self.blocks.keys, self.code.sub(self.of["keys"], key))
+
+    def _seen(self, query: Value, valid: Value, key: Value) -> Value:
+        """How many of a block of keys are all that a block of queries attends to."""
+        code = self.code
+        _, end = self.rows.key_range(query, code.plus(query, valid, -1))
+        return code.maximum(0, code.minimum(self.blocks.keys, code.sub(end, key)))
 
     def _key_block(self, b: Value, kh: Value, key: Value, groups: Value) -> None:
         """The gradients of a block of keys and values, from all queries; with attention.both also its part of those of the queries."""
@@ -153,12 +159,13 @@ class _Backward:
         with code.loop(0, groups, name="head") as group, code.loop(first, end, blocks.queries, name="queries") as query:
             h = code.plus(code.mul(kh, groups), group)
             valid = code.minimum(blocks.queries, code.sub(of["queries"], query))
-            self._pair(b, h, kh, query, valid, key, count)
-            self._add_keys(b, h, query, valid, count)
+            seen = self._seen(query, valid, key)
+            self._pair(b, h, kh, query, valid, key, seen)
+            self._add_keys(b, h, query, valid, seen)
             if self.part == "both":
                 rows = code.plus(code.mul(group, code.plus(of["queries"], ROOM)), query)
                 here = code.at(self.of_queries, code.times(rows, self.q_width), self.element)
-                self._add_queries(here, b, kh, valid, key, count)
+                self._add_queries(here, b, kh, valid, key, seen)
         self._leave_keys(b, kh, key, count)
 
     # --- a pair of blocks ---------------------------------------------------------------------------------------------
@@ -195,16 +202,18 @@ class _Backward:
         nothing = code.fcmp_ordered("==", lse, constant(self.element, -float("inf")))
         lse = code.splat(code.select(nothing, constant(self.element, 0.0), lse), lanes)
         delta = code.splat(code.read(of["packed"], code.plus(of["delta_at"], number), self.element), lanes)
-        with code.loop(first, end, lanes, name="j") as at:
-            weights = maths.emit(code, "exp", code.fsub(self.rows.scores(code.read(line, at, type), at), lse))
-            of_weights, kept = code.read(other, at, type), weights
-            if self.rows.has("dropout"):
-                keep, zero = self.rows.kept(at), constant(type, 0.0)
-                kept, of_weights = (
-                    code.select(keep, code.fmul(x, self.rows.kept_scale), zero) for x in (weights, of_weights)
-                )
-            code.write(kept, line, at)
-            code.write(code.fmul(weights, code.fsub(of_weights, delta)), other, at)
+        for start, stop, edge in self.rows.segments(first, end):
+            with code.loop(start, stop, lanes, name="j") as at:
+                scores = self.rows.scores(code.read(line, at, type), at, edge)
+                weights = exp_inline(code, code.fsub(scores, lse))
+                of_weights, kept = code.read(other, at, type), weights
+                if self.rows.has("dropout"):
+                    keep, zero = self.rows.kept(at), constant(type, 0.0)
+                    kept, of_weights = (
+                        code.select(keep, code.fmul(x, self.rows.kept_scale), zero) for x in (weights, of_weights)
+                    )
+                code.write(kept, line, at)
+                code.write(code.fmul(weights, code.fsub(of_weights, delta)), other, at)
 
     def _add_queries(self, target: Value, b: Value, kh: Value, valid: Value, key: Value, count: Value) -> None:
         code, of, blocks = self.code, self.of, self.blocks

@@ -6,16 +6,16 @@ summed before is scaled where the highest score has changed (online softmax, Mil
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from ....dtypes import as_dtype
 from ..gemm.packing import ELEMENTS
-from ..ir_builder import I64, Code, Value, constant, lanes_of, new_module
+from ..ir_builder import I64, Code, Value, constant, new_module
 from ..math import functions as maths
+from ..math.float_builder import Num
 from ..scalars import to_storage
 from .blocks import ROOM, Blocks
+from .operands import halved
 from .products import block_product, fill
 from .scores import INFINITY, RowWriter, Variant, begin
 
@@ -110,27 +110,45 @@ class _Forward:
         fill(code, line, 0, first, constant(self.element, 0.0), lanes)
         fill(code, line, end, count, constant(self.element, 0.0), lanes)
 
-        def score(at: Value, best: list[Value]) -> list[Value]:
-            found = self.rows.scores(code.read(line, at, type), at)
-            code.write(found, line, at)
-            return [code.select(code.fcmp_ordered(">", found, best[0]), found, best[0])]
-
-        [best] = code.loop_carrying(first, end, [constant(type, -INFINITY)], score, lanes)
+        parts = self.rows.segments(first, end)
+        best = constant(type, -INFINITY)
+        for start, stop, edge in parts:
+            best = self._highest(line, start, stop, edge, best)
         before = code.read(self.highest, row, self.element)
         now = halved(code, best, lambda a, b: code.select(code.fcmp_ordered(">", a, b), a, b))
         now = code.select(code.fcmp_ordered(">", now, before), now, before)
         code.write(now, self.highest, row)
         nothing = code.fcmp_ordered("==", now, constant(self.element, -INFINITY))
         finite = code.select(nothing, constant(self.element, 0.0), now)
-        many = code.splat(finite, lanes)
+        total = constant(type, 0.0)
+        for start, stop, edge in parts:
+            total = self._weights(line, start, stop, edge, code.splat(finite, lanes), total)
+        self._add(row, halved(code, total, code.fadd), before, finite)
 
-        def weigh(at: Value, total: list[Value]) -> list[Value]:
-            weights = maths.emit(code, "exp", code.fsub(code.read(line, at, type), many))
+    def _highest(self, line: Value, first: Value, end: Value, edge: bool, best: Value) -> Value:
+        """The highest scores of a part of a row. Scores that take more than a product are kept for the next pass."""
+        code = self.code
+
+        def advance(at: Value, best: list[Value]) -> list[Value]:
+            found = self.rows.scores(code.read(line, at, self.rows.type), at, edge)
+            if not self.rows.is_plain:
+                code.write(found, line, at)
+            return [code.select(code.fcmp_ordered(">", found, best[0]), found, best[0])]
+
+        return code.loop_carrying(first, end, [best], advance, self.lanes)[0]
+
+    def _weights(self, line: Value, first: Value, end: Value, edge: bool, highest: Value, total: Value) -> Value:
+        """Scores of a part of a row become weights, after dropout; and the sum of those before it."""
+        code = self.code
+
+        def advance(at: Value, total: list[Value]) -> list[Value]:
+            found = code.read(line, at, self.rows.type)
+            found = self.rows.scores(found, at, edge) if self.rows.is_plain else found
+            weights = exp_inline(code, code.fsub(found, highest))
             code.write(self.rows.dropped(weights, at), line, at)
             return [code.fadd(total[0], weights)]
 
-        [total] = code.loop_carrying(first, end, [constant(type, 0.0)], weigh, lanes)
-        self._add(row, halved(code, total, code.fadd), before, finite)
+        return code.loop_carrying(first, end, [total], advance, self.lanes)[0]
 
     def _add(self, row: Value, total: Value, before: Value, now: Value) -> None:
         """Add to the row's sum; if the highest score has changed, what was summed before is scaled."""
@@ -184,13 +202,9 @@ def paired(code: Code, i: Value, count: Value) -> Value:
     return code.select(odd, code.sub(code.plus(count, -1), half), half)
 
 
-def halved(code: Code, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """All lanes of a vector combined, in pairs."""
-    parts = [code.lane(value, i) for i in range(lanes_of(value.type))]
-    while len(parts) > 1:
-        half = len(parts) // 2
-        parts = [combine(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    return parts[0]
+def exp_inline(code: Code, value: Value) -> Value:
+    """exp of numbers that are not positive, in place: its constants stay in registers."""
+    return maths.exp_not_positive(Num(code, value)).value
 
 
 def write_row(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
-from ..gemm.packing import ELEMENTS, pack_panels, panels_together, read_as
-from ..ir_builder import I64, PTR, Code, Value, constant, new_module
+from ..gemm.packing import BYTES, ELEMENTS, pack_panels, panels_together, read_as
+from ..ir_builder import I64, PTR, Code, Value, constant, lanes_of, new_module, vector
+from ..target import current_target
 
 CHUNK = 512  # ks that are packed at a time
 PACK = (
@@ -88,13 +91,17 @@ def rows(symbol: str) -> ir.Module:
 
 
 def delta(symbol: str) -> ir.Module:
-    """attention.delta.TYPE.SOURCE: for each row the sum of output times its gradient, and with .lse at the end without that of the log-sum-exp."""
-    _, _, kind, source, *less = symbol.split(".")
+    """attention.delta.TYPE.SOURCE.LAYOUT: for each row the sum of output times its gradient, and with .lse at the end less that of the log-sum-exp.
+
+    The layout is `flat` if the elements of rows are next to each other, else `strided`.
+    """
+    _, _, kind, source, layout, *less = symbol.split(".")
     module = new_module(symbol)
     names = (*DELTA[:2], *(["lse"] if less else []), *DELTA[2:], *(["lse_at"] if less else []))
     code, of = _begin(module, symbol, names, 4 if less else 3)
-    rows = code.mul(code.mul(of["batch"], of["heads"]), of["rows"])
-    first, last = code.share(rows, of["tid"], of["threads"])
+    lanes = 2 * current_target().lanes(8 * BYTES[kind]) if layout == "flat" else 1
+    whole = code.sub(of["width"], code.srem(of["width"], code.i64(lanes)))
+    first, last = code.share(code.mul(code.mul(of["batch"], of["heads"]), of["rows"]), of["tid"], of["threads"])
     with code.loop(first, last, name="row") as row:
         z, i = code.sdiv(row, of["rows"]), code.srem(row, of["rows"])
         b, h = code.sdiv(z, of["heads"]), code.srem(z, of["heads"])
@@ -105,19 +112,30 @@ def delta(symbol: str) -> ir.Module:
             for name in ("out", "g")
         }
 
-        def add(j: Value, total: list[Value], starts: dict[str, Value] = starts) -> list[Value]:
-            x, y = (
-                read_as(code, of[name], code.plus(starts[name], code.mul(j, of[f"{name}_step"])), source, kind, 1)
-                for name in ("out", "g")
-            )
-            return [code.fma(x, y, total[0])]
+        def products(width: int, starts: dict[str, Value] = starts) -> Callable[[Value, list[Value]], list[Value]]:
+            def add(j: Value, total: list[Value]) -> list[Value]:
+                places = {name: code.plus(starts[name], code.mul(j, of[f"{name}_step"])) for name in starts}
+                x, y = (read_as(code, of[name], place, source, kind, width) for name, place in places.items())
+                return [code.fma(x, y, total[0])]
 
-        [total] = code.loop_carrying(0, of["width"], [constant(ELEMENTS[kind], 0.0)], add)
+            return add
+
+        [many] = code.loop_carrying(0, whole, [constant(vector(ELEMENTS[kind], lanes), 0.0)], products(lanes), lanes)
+        [total] = code.loop_carrying(whole, of["width"], [halved(code, many, code.fadd)], products(1))
         if less:
             total = code.fsub(total, code.read(of["lse"], code.plus(row, of["lse_at"]), ELEMENTS[kind]))
         code.write(total, of["target"], code.plus(row, of["offset"]))
     code.done()
     return module
+
+
+def halved(code: Code, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """All lanes of a vector combined, in pairs."""
+    parts = [code.lane(value, i) for i in range(lanes_of(value.type))]
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [combine(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
 
 
 def _begin(module: ir.Module, symbol: str, names: tuple[str, ...], pointers: int) -> tuple[Code, dict[str, Value]]:

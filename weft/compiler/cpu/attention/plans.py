@@ -173,7 +173,8 @@ class _Steps:
         number = 6 + given.index("lse_gradient") if "lse_gradient" in given else 0
         less = self.wide(f"x{number}", self.node.inputs[number]) if number else ()
         begin = self._take(batch * rows * heads)
-        symbol = f"attention.delta.{self.kind}.{SHORT[out.dtype.name]}" + (".lse" if less else "")
+        layout = "flat" if s0 == s1 == 1 else "strided"
+        symbol = f"attention.delta.{self.kind}.{SHORT[out.dtype.name]}.{layout}" + (".lse" if less else "")
         arguments = (
             "x3", "x5", *less[:1], "work", "tid", "threads", batch, heads, rows, width, b0, h0, r0, s0, b1, h1, r1, s1, begin, *less[1:]
         )  # fmt: skip

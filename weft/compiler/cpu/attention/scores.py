@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from llvmlite import ir
 from ....dtypes import as_dtype
 from ..combiners import philox
 from ..gemm.packing import ELEMENTS, read_as
-from ..ir_builder import F32, F64, I8, I64, PTR, Code, Value, constant, like, vector
+from ..ir_builder import F32, F64, I8, I32, I64, PTR, Code, Value, constant, like, vector
 
 INFINITY = float("inf")
 # Numbers that all kernels of attention take, after their own.
@@ -93,10 +94,11 @@ class RowWriter:
         self.element = ELEMENTS[variant.kind]
         self.type = vector(self.element, lanes)
         self.scale = self._number(of["scale"])
-        self.numbers = (
-            ir.Constant(ir.VectorType(I64, lanes), [ir.Constant(I64, i) for i in range(lanes)])
+        self.numbers, self.wide_numbers = (
+            ir.Constant(ir.VectorType(t, lanes), [ir.Constant(t, i) for i in range(lanes)])
             if lanes > 1
-            else code.i64(0)
+            else constant(t, 0)
+            for t in (I32, I64)
         )
 
     def has(self, feature: str) -> bool:
@@ -169,27 +171,49 @@ class RowWriter:
             return value
         return (self.code.fpext if self.element == F64 else self.code.fptrunc)(value, like(value.type, self.element))
 
-    def scores(self, products: Value, at: Value) -> Value:
+    def segments(self, first: Value, end: Value) -> list[tuple[Value, Value, bool]]:
+        """The vectors [first, end) of a row in three parts (begin, end, whether it has places that do not count): only the ends have some."""
+        code, whole = self.code, constant(I64, -self.lanes)
+        inner = code.minimum(end, code.and_(code.plus(self.begin, self.lanes - 1), whole))
+        outer = code.maximum(inner, code.and_(self.end, whole))
+        return [(first, inner, True), (inner, outer, False), (outer, end, True)]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are products times the scale, and nothing more."""
+        return not any(map(self.has, ("bias", "slopes", "mask")))
+
+    def scores(self, products: Value, at: Value, edge: bool) -> Value:
         """The scores of a vector of products, from a place of the block: -inf where the query does not attend."""
         code = self.code
         scores = code.fmul(products, code.splat(self.scale, self.lanes))
-        place = code.add(code.splat(at, self.lanes), self.numbers) if self.lanes > 1 else at
+        place = (
+            code.add(code.splat(code.trunc(at, I32), self.lanes), self.numbers)
+            if self.lanes > 1
+            else code.trunc(at, I32)
+        )
         if self.has("bias"):
             scores = code.fadd(scores, self._as_element(self._given("bias", at)))
         if self.has("slopes"):
-            away = code.sub(code.splat(code.sub(self.position, self.key), self.lanes), place)
-            distance = code.sitofp(
-                code.select(code.icmp_signed("<", away, constant(away.type, 0)), code.neg(away), away), self.type
-            )
-            scores = code.fsub(scores, code.fmul(self.slope, distance))
-        inside = code.and_(
-            code.icmp_signed(">=", place, code.splat(self.begin, self.lanes)),
-            code.icmp_signed("<", place, code.splat(self.end, self.lanes)),
-        )
+            away = code.sub(self._many(code.sub(self.position, self.key)), place)
+            away = code.select(code.icmp_signed("<", away, constant(away.type, 0)), code.neg(away), away)
+            scores = code.fsub(scores, code.fmul(self.slope, code.sitofp(away, self.type)))
+        tests = []
+        if edge:
+            tests += [
+                code.icmp_signed(">=", place, self._many(self.begin)),
+                code.icmp_signed("<", place, self._many(self.end)),
+            ]
         if self.has("mask"):
             given = self._given("mask", at)
-            inside = code.and_(inside, code.icmp_unsigned("!=", given, constant(given.type, 0)))
+            tests.append(code.icmp_unsigned("!=", given, constant(given.type, 0)))
+        if not tests:
+            return scores
+        inside = functools.reduce(code.and_, tests)
         return code.select(inside, scores, constant(self.type, -INFINITY))
+
+    def _many(self, value: Value) -> Value:
+        return self.code.splat(self.code.trunc(value, I32), self.lanes)
 
     def _given(self, name: str, at: Value) -> Value:
         """A vector of a mask or bias; beyond the last key, that of the last key."""
@@ -219,7 +243,7 @@ class RowWriter:
         """Which weights of a vector dropout keeps."""
         code = self.code
         place = (
-            code.add(code.splat(code.plus(self.counter, at), self.lanes), self.numbers)
+            code.add(code.splat(code.plus(self.counter, at), self.lanes), self.wide_numbers)
             if self.lanes > 1
             else code.plus(self.counter, at)
         )
