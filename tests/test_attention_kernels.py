@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import weft
+from weft import nn
+from weft.compiler.passes.precision import precision
+from weft.compiler.passes.simplify import simplify
 from weft.compiler.thresholds import thresholds
-from weft.graph import OPS
+from weft.graph import OPS, check
+from weft.graph.node import Type
 from weft.tensor import emit_all
 from weft.testing import close, counted
 
@@ -135,6 +139,55 @@ def test_memory_does_not_grow_with_queries_times_keys() -> None:
         sizes.append(f._for((x, x, x), {}).executable.program.memory.arena)
     assert sizes[1] < 2.2 * sizes[0]
     assert sizes[1] < 1024 * 1024 * 4
+
+
+def test_mixed_precision_rounds_queries_keys_values_and_gradients() -> None:
+    """Masks and the log-sum-exp stay as they are, and users of the results read them in float32."""
+    shapes = [Type(s, weft.float32) for s in ((2, 2, 5, 8), (2, 2, 7, 8), (5, 7))]
+    loss = weft.grad(
+        lambda q, k, m: (weft.dot_product_attention(q * 2.0, k * 2.0, k * 3.0, mask=m) ** 2).sum(), argnums=(0, 1, 2)
+    )
+    graph = check(precision(simplify(weft.make_graph(loss, *shapes)), weft.bfloat16))
+    [forward], [backward] = (
+        [n for n in graph.nodes if n.op.name == name] for name in ("attention", "attention_gradients")
+    )
+    assert [i.dtype.name for i in forward.inputs] == ["bfloat16"] * 3 + ["float32"]
+    assert [i.dtype.name for i in backward.inputs] == ["bfloat16"] * 4 + ["float32", "bfloat16", "float32"]
+    assert [t.dtype.name for t in forward.outputs] == ["bfloat16", "float32"]
+    assert {o.dtype for o in graph.outputs} == {weft.float32}
+
+
+def test_saved_programs_and_graphs_as_text_carry_it(tmp_path: Any) -> None:
+    """For any batch and length, with its text and its versions."""
+    layer = nn.MultiHeadAttention(8, 4, key_heads=2, rotary=True, window=3).eval()
+    x = weft.asarray(np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32))
+    spec = weft.TensorSpec(("batch", "time", 8), "float32")
+    weft.save(tmp_path / "layer.weft", lambda x: layer(x, causal=True), (spec,))
+    program = weft.load(tmp_path / "layer.weft")
+    for length in (6, 4):
+        close(program(x[:, :length]).numpy(), layer(x[:, :length], causal=True).numpy(), weft.float32)
+
+
+def test_onnx_has_it_as_a_softmax(tmp_path: Any) -> None:
+    onnx = pytest.importorskip("onnx")
+    q = weft.asarray(np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32))
+    attend = lambda q: weft.dot_product_attention(q, q, q, causal=True)  # noqa: E731
+    weft.onnx.save(tmp_path / "attention.onnx", attend, q)
+    assert "Softmax" in {node.op_type for node in onnx.load(tmp_path / "attention.onnx").graph.node}
+    close(weft.onnx.load(tmp_path / "attention.onnx")(q).numpy(), attend(q).numpy(), weft.float32)
+
+
+def test_examples_of_vmap_draw_their_own_numbers() -> None:
+    """As those of the composite do."""
+    x = weft.asarray(np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32))
+    drawn = []
+    for one in (
+        lambda x: weft.dot_product_attention(x, x, x, dropout=0.5),
+        lambda x: weft.dropout(weft.softmax(x @ x.mT * 0.5), 0.5) @ x,
+    ):
+        weft.seed(4)
+        drawn.append(weft.vmap(one)(x).numpy())
+    close(*drawn, weft.float32)
 
 
 @pytest.fixture
