@@ -41,6 +41,7 @@ CASES = {
     "lengths, upper left, mask": Case((3, 2, 1, 9, 40, 4, 6), UPPER, 0.0, ("mask", "lengths")),
     "bias and slopes": Case((2, 2, 2, 17, 33, 6, 3), LOWER, 0.0, ("bias", "slopes")),
     "dropout": Case((2, 2, 1, 17, 33, 6, 3), FULL, 0.3, ("key", "offset")),
+    "dropout, keys in fours": Case((2, 2, 1, 17, 68, 6, 3), LOWER, 0.3, ("key", "offset")),
     "all": Case((2, 4, 2, 37, 41, 10, 9), (9, 2, "lower_right"), 0.2, ("mask", "bias", "lengths", "slopes", "key", "offset")),
 }  # fmt: skip
 

@@ -148,12 +148,21 @@ class AttentionWriter(KernelWriter):
         rate = self.problem.anchor.param("dropout")
         if not rate:
             return
-        r, c = ("rows[None, :]", "cols[:, None]") if across else ("rows[:, None]", "cols[None, :]")
-        line = f"((b * {self.heads} + h) * {self.queries} + {r}) * {self.keys} + {c}"
-        self.line(f"kept = philox({line}, stream_key, stream_offset).to(tl.int64) < {round((1.0 - rate) * 2**32)}")
+        self.line(f"kept = {self._bits(across)}.to(tl.int64) < {round((1.0 - rate) * 2**32)}")
         scale = scalar.number(self.problem.wide, 1.0 / (1.0 - rate))
         for name in names:
             self.line(f"{name} = tl.where(kept, {name} * {scale}, 0.0)")
+
+    def _bits(self, across: bool) -> str:
+        """The random bits of a tile. Four neighbouring keys share a block of the generator, where rows begin with one: then it is computed once."""
+        line = f"((b * {self.heads} + h) * {self.queries} + rows[:, None]) * {self.keys}"
+        if self.keys % 4:
+            r, c = ("rows[None, :]", "cols[:, None]") if across else ("rows[:, None]", "cols[None, :]")
+            return f"philox({line.replace('rows[:, None]', r)} + {c}, stream_key, stream_offset)"
+        start = "first" if across else "start"
+        fourths = f"({start} + 4 * tl.arange(0, {self.tile.keys // 4}))[None, :]"
+        words = f"philox_words({line} + {fourths}, stream_key, stream_offset, {self.tile.queries}, {self.tile.keys})"
+        return f"tl.trans({words})" if across else words
 
     # --- ranges -----------------------------------------------------------------------------------------------------------
 
