@@ -116,6 +116,12 @@ FLOPS = {
     "conv_filter": (
         lambda: make(OPS["conv_filter"], (value(2, 4, 9, 9), value(2, 6, 5, 4)), (*HOW, (3, 3))), 2 * (2 * 6 * 5 * 4) * (2 * 9),
     ),
+    "attention": (
+        lambda: make(OPS["attention"], (value(2, 3, 4, 5), value(2, 6, 2, 5), value(2, 6, 2, 7)), (-1, -1, "upper_left", 1.0, 0.0, ())), 2 * (2 * 4) * (3 * 6) * (5 + 7),
+    ),
+    "causal attention": (
+        lambda: make(OPS["attention"], (value(2, 3, 4, 5), value(2, 6, 2, 5), value(2, 6, 2, 7)), (-1, 0, "lower_right", 1.0, 0.0, ())), 2 * (2 * 4) * (4 + 5 + 6) * (5 + 7),
+    ),
 }  # fmt: skip
 
 
