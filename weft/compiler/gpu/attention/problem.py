@@ -88,7 +88,10 @@ class AttentionProblem:
     def tile(self, part: str) -> AttentionTile:
         """The tile of a kernel, by the size of a head and of its numbers: what is kept on the chip must fit there."""
         weight = max(self.padded) * self.dtype.itemsize // 2  # features of 16 bits
-        chosen = _TILES[part][sum(weight > most for most in (64, 128, 256, 512))]
+        level = sum(weight > most for most in (64, 128, 256, 512)) + (self.dtype is float32)
+        chosen = _TILES[part][min(4, level)]
+        if {"mask", "bias"} & set(self.extra):  # whose tiles are loaded ahead as well
+            chosen = replace(chosen, stages=min(2, chosen.stages))
         _, _, queries, keys = self.sizes
         return replace(chosen, queries=min(chosen.queries, _side(queries)), keys=min(chosen.keys, _side(keys)))
 
