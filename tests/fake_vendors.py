@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
+from weft.graph import OPS
+
 _CUDA_TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16}
 _CUDA_TYPES |= {28: ml_dtypes.float8_e4m3fn, 29: ml_dtypes.float8_e5m2}
 
@@ -227,6 +229,7 @@ class FakeGraph:
     def __init__(self, library, **how):
         self.library, self.how = library, how
         self.inputs, self.values, self.windows = [], [], None
+        self.several = False  # results
         self.barred, self.limit, self.built = set(), None, None
 
     def tensor(self, **facts):
@@ -261,8 +264,36 @@ class FakeGraph:
     def identity(self, a):
         return self._value(lambda read: read(a))
 
+    def sdpa(self, q, k, v, generate_stats, attn_scale, **band):
+        return self._attention("attention", (q, k, v), attn_scale, band)[: 2 if generate_stats else 1] + [None] * (
+            not generate_stats
+        )
+
+    def sdpa_backward(self, q, k, v, o, dO, stats, attn_scale, use_deterministic_algorithm, **band):
+        assert use_deterministic_algorithm
+        return self._attention("attention_gradients", (q, k, v, o, stats, dO), attn_scale, band)
+
+    def _attention(self, op, inputs, scale, band):
+        """By the definition, whose time comes before the heads."""
+        align = {"TOP_LEFT": "upper_left", "BOTTOM_RIGHT": "lower_right"}[band.get("diagonal_alignment", "TOP_LEFT")]
+        left, right = band.get("diagonal_band_left_bound", 0) - 1, band.get("diagonal_band_right_bound", -1)
+        self.several = True
+
+        def results(read):
+            given = [read(x) if x.dim[3] == 1 and x.name == "stats" else read(x).swapaxes(1, 2) for x in inputs]
+            given = [x[..., 0] if tensor.name == "stats" else x for x, tensor in zip(given, inputs, strict=True)]
+            found = OPS[op].reference(tuple(given), left, right, align, scale, 0.0, ())
+            return [y[..., None] if y.ndim == 3 else y.swapaxes(1, 2) for y in found]
+
+        made = [FakeTensor(lambda read, i=i: results(read)[i]) for i in range(2 if op == "attention" else 3)]
+        self.values += made
+        return made
+
     def validate(self):
-        assert [v.output for v in self.values] == [False] * (len(self.values) - 1) + [True]
+        if self.several:
+            self.values = [v for v in self.values if v.output]
+        else:
+            assert [v.output for v in self.values] == [False] * (len(self.values) - 1) + [True]
         if self.library.refuse:
             raise NotSupported("no engine\nand a long list")
 
@@ -300,15 +331,16 @@ class FakeGraph:
         return ["RUNTIME_COMPILATION"] if self.library.plans[number][3] else []
 
     def execute(self, pack, workspace, handle):
-        assert set(pack) == {t.uid for t in (*self.inputs, self.values[-1])}
+        results = self.values if self.several else self.values[-1:]
+        assert set(pack) == {t.uid for t in (*self.inputs, *results)}
         self.library.runs.append((self.get_plan_name_at_index(self.built), workspace, handle, self.library.stream))
         known = {id(t): at(pack[t.uid], t.dim, t.stride, t.data_type).astype(float) for t in self.inputs}
 
         def read(tensor):
             return known[id(tensor)] if id(tensor) in known else tensor.compute(read)
 
-        result = self.values[-1]
-        at(pack[result.uid], result.dim, result.stride, result.data_type)[...] = read(result)
+        for result in results:
+            at(pack[result.uid], result.dim, result.stride, result.data_type)[...] = read(result)
 
 
 _NOTES = (
@@ -325,6 +357,7 @@ class FakeCudnn:
 
     cudnnGraphNotSupportedError = NotSupported
     data_type = SimpleNamespace(FLOAT=np.float32, HALF=np.float16, BFLOAT16=ml_dtypes.bfloat16)
+    diagonal_alignment = SimpleNamespace(TOP_LEFT="TOP_LEFT", BOTTOM_RIGHT="BOTTOM_RIGHT")
     heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")
     behavior_note = SimpleNamespace(RUNTIME_COMPILATION="RUNTIME_COMPILATION")
     numerical_note = SimpleNamespace(**{note: note for note in _NOTES})

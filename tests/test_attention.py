@@ -13,7 +13,6 @@ import weft
 from weft import knobs, nn
 from weft.dtypes import bfloat16, float16, float32, float64
 from weft.errors import UserError
-from weft.nn.attention import attention_weights
 from weft.nn.positions import alibi_slopes
 from weft.testing import check_grads, checks_run, close, counted
 
@@ -151,29 +150,41 @@ def test_attention_by_hand() -> None:
     close(module(weft.ones((1, 1, 1)), context).item(), 0.75 * math.log(3.0), float32)
 
 
+def weights_of(q: Any, k: Any, **options: Any) -> Any:
+    """The attention weights, read through values that are an identity."""
+    return weft.dot_product_attention(q, k, weft.eye(k.shape[-2], dtype=k.dtype), **options)
+
+
 @pytest.mark.parametrize("name", ["mask of heads", "added", "causal", "itself"])
-def test_weights_are_those_of_dot_product_attention(name: str) -> None:
-    """With dropout the weights are needed for themselves: they must be the same."""
+def test_dropout_takes_the_bits_of_the_composite(name: str) -> None:
     case = CASES[name]
     keys = KEYS if "context" in case else TIME
-    q, k, v = (weft.asarray(randoms(BATCH, HEADS, n, 2, seed=n)) for n in (TIME, keys, keys))
+    q, k = (weft.asarray(randoms(BATCH, HEADS, n, 2, seed=n)) for n in (TIME, keys))
     mask = weft.asarray(case["mask"]) if "mask" in case else None
-    causal = case.get("causal", False)
-    weights = attention_weights(q, k, mask=mask, causal=causal)
-    expected = weft.dot_product_attention(q, k, v, mask=mask, causal=causal)
-    close((weights @ v).numpy(), expected.numpy(), float64)
+    options = {"mask": mask, "causal": case.get("causal", False)}
+    weights = weights_of(q, k, **options)
     sums = weights.numpy().sum(-1)
     assert np.all(np.isclose(sums, 1.0) | (sums == 0.0))
     assert (sums == 0.0).any() == (mask is not None)
+    for compiled in (lambda f: f, weft.jit):
+        weft.seed(5)
+        dropped = compiled(lambda q, k: weights_of(q, k, dropout=0.4, **options))(q, k)
+        after = weft.random.bits().item()
+        weft.seed(5)
+        expected = weft.dropout(weights, 0.4)
+        assert weft.random.bits().item() == after
+        close(dropped.numpy(), expected.numpy(), float64)
+        assert np.array_equal(dropped.numpy() == 0.0, expected.numpy() == 0.0)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3)])
 def test_causal_weights_of_other_numbers_of_keys(queries: int, keys: int) -> None:
-    """The last query stands at the last key; one that stands before the first key looks at nothing."""
+    """The last query stands at the last key, or the first at the first; one that stands before the first key looks at nothing."""
     q, k = (weft.asarray(randoms(1, 1, n, 2, seed=n)) for n in (queries, keys))
-    weights = attention_weights(q, k, causal=True).numpy()[0, 0]
-    assert np.array_equal(weights > 0.0, np.tri(queries, keys, keys - queries, dtype=bool))
-    counted()
+    for causal, diagonal in ((True, keys - queries), ("lower_right", keys - queries), ("upper_left", 0)):
+        weights = weights_of(q, k, causal=causal).numpy()[0, 0]
+        assert np.array_equal(weights > 0.0, np.tri(queries, keys, diagonal, dtype=bool))
+        counted()
 
 
 def test_dropout_of_weights() -> None:

@@ -97,7 +97,7 @@ SEVERAL: dict[str, tuple[F, tuple[Any, ...], int]] = {
     ),
     "softmax backwards": (weft.grad(lambda x: (weft.softmax(x) ** 2).sum()), (X,), 1),
     "attention": (
-        lambda q, k, v: weft.dot_product_attention(q, k, v), (floats(2, 4, 8, 16), floats(2, 4, 8, 16), floats(2, 4, 8, 16)), 3
+        lambda q, k, v: weft.dot_product_attention(q, k, v), (floats(2, 4, 8, 16), floats(2, 4, 8, 16), floats(2, 4, 8, 16)), 2
     ),
     "batch_norm": (lambda x, g, b: weft.batch_norm(x, g, b).value, (floats(4, 8, 6, 6), floats(8), floats(8)), 1),
     "an MLP forward": (

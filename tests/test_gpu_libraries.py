@@ -46,7 +46,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasLt", blas_module)
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cublas", SimpleNamespace(ComputeType=kinds))
     monkeypatch.setitem(sys.modules, "cudnn", dnn_module)
-    for door, kind in ((blas, blas.Product), (dnn, dnn.Convolution)):
+    for door, kind in ((blas, blas.Product), (dnn, dnn.Convolution), (dnn, dnn.Attention)):
         door.handle.cache_clear()
         monkeypatch.setattr(kind, "run", deferred(gpu, kind.run))
     found = SimpleNamespace(gpu=gpu, blas=blas_module, dnn=dnn_module, casts=[], timed=[], speeds={})
@@ -111,6 +111,44 @@ def test_cudnn_within_a_limit(clock, limit, plan):
     names = {run[0] for run in clock.dnn.runs}
     assert names == ({plan} if plan else set())
     assert list(plans(executable.program).values()) == ["CUDNN" if plan else "IMPLICIT_GEMM"]
+
+
+BANDS = {"full": {}, "causal": {"causal": True}, "upper left": {"causal": "upper_left"}, "window": {"window": (3, 1)}}
+
+
+@pytest.mark.parametrize("band", BANDS)
+def test_cudnn_computes_attention_where_it_is_faster(clock, band):
+    """Forward and all gradients, with fewer key heads and other numbers of keys; the layouts are those of the program."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.normal(size=s).astype(np.float16) for s in ((2, 4, 7, 8), (2, 2, 9, 8), (2, 2, 9, 8)))
+    loss = weft.value_and_grad(
+        lambda q, k, v: (weft.dot_product_attention(q, k, v, **BANDS[band]).astype("float32") ** 2).sum(),
+        argnums=(0, 1, 2),
+    )
+    found = []
+    for faster in ("own", "library"):
+        clock.speeds, clock.dnn.runs[:] = {"own": 2.0, "library": 2.0, faster: 1.0}, []
+        with weft.knobs.set(cache=f"{weft.knobs.cache}-{faster}"):
+            clock.libraries.choices._here.clear()
+            made = weft.jit(loss)
+            value, gradients = made(q, k, v)
+            found.append([value.numpy(), *(g.numpy() for g in gradients)])
+            assert set(plans(made._for((q, k, v), {}).executable.program).values()) == {
+                "CUDNN" if faster == "library" else "TRITON"
+            }
+    for own, library in zip(*found, strict=True):
+        near(library, own.astype(np.float64), 2e-2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"mask": np.ones((7, 9), bool)}, {"slopes": np.ones(4, np.float32)}, {"causal": True, "swap": True}]
+)
+def test_attention_that_cudnn_is_not_asked_for(clock, given):
+    """Masks, slopes, and queries that attend to nothing."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    q, k = (np.ones((1, 4, n, 8), np.float16) for n in ((9, 7) if given.pop("swap", False) else (7, 9)))
+    weft.jit(lambda q, k: weft.dot_product_attention(q, k, k, **given))(q, k).numpy()
+    assert not clock.dnn.runs
 
 
 def test_the_room_of_a_result_counts_as_workspace(clock):

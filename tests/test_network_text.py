@@ -206,7 +206,7 @@ def test_all_problems_of_a_text_are_reported_together() -> None:
         ("layers: [conv: {out: 1000000, kernel: 1}]", "numbers are accepted"),
         ("layers: [repeat: {times: 20, layers: [upsample: 16]}]", "numbers are accepted"),
         ("layers: [lstm: {hidden: 8, layers: 1000000}]", "from 1 to 32"),
-        ("input: [2048, 64]\nlayers: [repeat: {times: 5, layers: [attention: {heads: 2, alibi: true}]}]", "Tables of positions"),
+        ("input: [16384, 256]\nlayers: [repeat: {times: 30, layers: [attention: {heads: 2, rotary: true}]}]", "Tables of positions"),
         ("layers: [conv: {out: " + "2 * " * 40 + "2}]", "whole number"),
     ],
 )  # fmt: skip

@@ -87,10 +87,12 @@ def test_facts_are_in_declarations() -> None:
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_facts_fit_together(op: Op) -> None:
     assert not (op.kernel is not None and op.own_kernels), "either the shared compiler has kernels, or each backend"
-    assert (op.kernel in ("contraction", "convolution")) == (op.flops is not None) == (op.precision == "product")
+    assert (op.flops is not None) == (op.precision == "product")
+    assert op.flops is not None or op.kernel not in ("contraction", "convolution")
+    assert op.product_inputs is None or op.precision == "product"
     assert all(name in OPS for name in op.combine or () if name)
     assert op.combine is None or op.kernel == "reduction"
-    assert all(i < (op.arity or 0) for i in op.strided_inputs)
+    assert op.arity is None or all(i < op.arity for i in op.strided_inputs)
     assert not op.operands or len(op.operands) == (op.arity or 0) + 1
     assert op.kernel != "window" or "size" in op.params
     assert op.kernel is None or LOWERINGS.lowers(op)
@@ -113,6 +115,12 @@ FLOPS = {
     ),
     "conv_filter": (
         lambda: make(OPS["conv_filter"], (value(2, 4, 9, 9), value(2, 6, 5, 4)), (*HOW, (3, 3))), 2 * (2 * 6 * 5 * 4) * (2 * 9),
+    ),
+    "attention": (
+        lambda: make(OPS["attention"], (value(2, 3, 4, 5), value(2, 6, 2, 5), value(2, 6, 2, 7)), (-1, -1, "upper_left", 1.0, 0.0, ())), 2 * (2 * 4) * (3 * 6) * (5 + 7),
+    ),
+    "causal attention": (
+        lambda: make(OPS["attention"], (value(2, 3, 4, 5), value(2, 6, 2, 5), value(2, 6, 2, 7)), (-1, 0, "lower_right", 1.0, 0.0, ())), 2 * (2 * 4) * (4 + 5 + 6) * (5 + 7),
     ),
 }  # fmt: skip
 

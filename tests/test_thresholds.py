@@ -54,6 +54,10 @@ FUNCTIONS = {
         (convolution(groups=2), (2, 6, 7, 7), (4, 3, 3, 3)), (convolution(), (3, 8, 6, 6), (9, 8, 1, 1)),
     ],
     "winograd": [(convolution(padding=1, algorithm=name), (2, 16, 13, 13), (16, 16, 3, 3)) for name in ("WINOGRAD", "WINOGRAD_2X2")],
+    "attention": [
+        (gradient(lambda q, k, v: weft.dot_product_attention(q, k, v, causal=True), 3), (2, 4, 21, 6), (2, 2, 35, 6), (2, 2, 35, 9)),
+        (gradient(lambda q, k, v: weft.dot_product_attention(q, k, v, window=7), 3), (1, 1, 40, 5), (1, 1, 19, 5), (1, 1, 19, 3)),
+    ],
     "depthwise": [(convolution(padding=1, groups=8), (2, 8, 9, 9), (8, 1, 3, 3))],
     "row": [(convolution(padding=2), (2, 1, 17, 40), (6, 1, 5, 5)), (convolution(), (2, 3, 30, 30), (4, 3, 7, 7))],
     "loops": [

@@ -82,6 +82,7 @@ from .ops.activation import soft_shrink as soft_shrink
 from .ops.activation import softplus as softplus
 from .ops.activation import softsign as softsign
 from .ops.activation import tanh_shrink as tanh_shrink
+from .ops.attention import dot_product_attention as dot_product_attention
 from .ops.contract import cross as cross
 from .ops.contract import diag as diag
 from .ops.contract import diagonal as diagonal
@@ -176,7 +177,6 @@ from .ops.indexing import embedding as embedding
 from .ops.indexing import take as take
 from .ops.indexing import take_along_axis as take_along_axis
 from .ops.loss import cross_entropy as cross_entropy
-from .ops.loss import dot_product_attention as dot_product_attention
 from .ops.loss import mae_loss as mae_loss
 from .ops.loss import mse_loss as mse_loss
 from .ops.math import allclose as allclose

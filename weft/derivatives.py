@@ -400,6 +400,7 @@ def _parameters(y: Tensor, name: str) -> list[Node]:
 
 
 FUNCTIONS["backward"] = backward  # looked up by Tensor.backward
+FUNCTIONS["vjp"] = vjp  # looked up by ops whose second derivatives are those of other ops
 
 
 # --- the user's own rules ------------------------------------------------------------------------------------------------

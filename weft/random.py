@@ -41,7 +41,7 @@ from .ops.math import clip
 from .ops.sorting import argsort
 from .runtime import STATE_LOCK
 from .runtime import device as find_device
-from .tensor import TRACING, ArrayLike, Tensor, as_tensor, emit, function, number
+from .tensor import FUNCTIONS, TRACING, ArrayLike, Tensor, as_tensor, emit, function, number
 
 # --- the bits ------------------------------------------------------------------------------------------------------------
 
@@ -141,10 +141,14 @@ class Generator:
         return child
 
     def _words(self, *shape: int) -> Tensor:
+        return emit(BITS, self.reserve(math.prod(shape)), (shape,))
+
+    def reserve(self, count: int) -> tuple[Tensor, Tensor]:
+        """The key and the position of the next `count` words: for ops that draw them inside of their kernels."""
         with STATE_LOCK:  # threads and programs must not draw the same numbers
             self.key, start = _on_default_device(self.key), _on_default_device(self.offset)
-            self.offset = _advance(start, -(-math.prod(shape) // 4))
-        return emit(BITS, (self.key, start), (shape,))
+            self.offset = _advance(start, -(-count // 4))
+        return self.key, start
 
     @contextmanager
     def substream(self, number_: Tensor, last: Tensor) -> Iterator[None]:
@@ -378,6 +382,15 @@ def seed(value: int) -> None:
 bits, uniform, normal = default_generator.bits, default_generator.uniform, default_generator.normal
 truncated_normal, integers = default_generator.truncated_normal, default_generator.integers
 bernoulli, permutation = default_generator.bernoulli, default_generator.permutation
+
+
+def _reserve_words(count: int, beside: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    """As `Generator.reserve`, on the device of a tensor."""
+    key, offset = (generator or default_generator).reserve(count)
+    return _on_device_of(beside, key), _on_device_of(beside, offset)
+
+
+FUNCTIONS["reserve_words"] = _reserve_words  # looked up by ops that draw inside of their kernels
 
 
 @function

@@ -67,6 +67,9 @@ class Thresholds:
     product_piece: int = _at(1024, 8)  # the shortest piece of k that is worth a partial result
     # Sparse products
     sparse_tile: int = _at(512, 3)  # sums that are kept while the blocks of columns pass
+    # Attention
+    attention_queries: int = _at(32, 5)  # of a block
+    attention_keys: int = _at(128, 16)
     # Convolutions
     filter_chunk: int = _at(512, 8)  # the least pixels of a chunk of a filter gradient
     filter_good_chunk: int = _at(2048, 16)  # pixels that are worth a chunk though there is enough other work

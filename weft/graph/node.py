@@ -103,8 +103,9 @@ class Op:
     internal: bool = False  # created only by the compiler
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
     cost: int = 1  # of one element of the result, in additions: cheap values are computed again rather than stored
-    flops: Callable[[Node], int] | None = None  # of a whole node, for contractions and convolutions
+    flops: Callable[[Node], int] | None = None  # of a whole node, for products of any kind
     precision: PrecisionClass = "float32"
+    product_inputs: tuple[int, ...] | None = None  # of the class "product": the inputs that are rounded; None: all
     kernel: KernelKind | None = None  # None: backends have a lowering rule for it, or it is decomposed
     can_fail: bool = False  # raises an error for some integers: its kernels know the source line
     returns_position: bool = False  # of the element that it selects, not the value

@@ -22,7 +22,12 @@ from .machines import machine_like
 CACHE = "l3"  # the last cache, as the table of energies calls it
 ACCUMULATOR = "int32"  # of products of integers
 WIDTHS = {"float64": 64, "float32": 32, "tf32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3": 8, "float8_e5m2": 8}
-PRODUCTS = ("matmul", "conv", "sparse_matmul")  # first words of the names of kernels whose operations are multiply-adds
+PRODUCTS = (
+    "matmul",
+    "conv",
+    "sparse_matmul",
+    "attention",
+)  # first words of the names of kernels whose operations are multiply-adds
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ..dtypes import bool_, finfo
+import numpy as np
+
+from ..dtypes import bool_
 from ..errors import UserError
-from ..ops.creation import arange
-from ..ops.elementwise import where
-from ..ops.loss import dot_product_attention
+from ..ops.attention import Causal, attention
+from ..ops.convert import asarray
+from ..ops.creation import zeros
 from ..ops.movement import expand_dims, reshape, transpose
-from ..ops.selection import repeat
-from ..ops.statistics import softmax
-from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .checks import check_channels, check_count, check_rate
 from .linear import Linear
 from .module import Module
-from .positions import alibi as alibi_bias
+from .positions import alibi_slopes
 from .positions import rotary as rotated
 
 
@@ -26,7 +24,8 @@ class MultiHeadAttention(Module):
     """softmax(Q K^T / sqrt(width)) V for each head; the heads are concatenated and projected   (Vaswani et al. 2017)
 
     Q = x W_query^T, K = context W_key^T, V = context W_value^T, each split into heads of width features / heads.
-    With fewer key heads, several heads share keys and values (grouped-query attention, Ainslie et al. 2023).
+    With fewer key heads, several heads share keys and values (grouped-query attention, Ainslie et al. 2023). With a window, a query
+    attends to so many keys up to its own position. The weights of all queries and keys are never stored.
 
     >>> import weft
     >>> MultiHeadAttention(8, 2)(weft.ones((1, 5, 8)), causal=True).shape
@@ -43,25 +42,27 @@ class MultiHeadAttention(Module):
         dropout: float = 0.0,
         rotary: bool = False,
         alibi: bool = False,
+        window: int | None = None,
     ) -> None:
         name = "MultiHeadAttention"
         self.features, self.heads = check_count(name, "features", features), check_count(name, "heads", heads)
         self.key_heads = self.heads if key_heads is None else check_count(name, "key heads", key_heads)
         _check_shares(self.features, self.heads, self.key_heads, rotary)
         self.dropout, self.rotary, self.alibi = check_rate(name, dropout), bool(rotary), bool(alibi)
+        self.window = None if window is None else check_count(name, "keys of a window", window)
         shared = self.features // self.heads * self.key_heads
         self.query = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
         self.key = Linear(self.features, shared, bias=bias, init="glorot_uniform")
         self.value = Linear(self.features, shared, bias=bias, init="glorot_uniform")
         self.output = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
 
-    def forward(self, x: ArrayLike, context: Any = None, *, mask: Any = None, causal: bool = False) -> Tensor:
+    def forward(self, x: ArrayLike, context: Any = None, *, mask: Any = None, causal: Causal = False) -> Tensor:
         """(batch, time, features), from x of that shape, which attends to the context (batch, keys, features) or to x itself.
 
         A bool mask selects the positions to attend to, a float mask is added to the scores: (queries, keys),
         (batch, queries, keys) or (batch, heads, queries, keys), where sizes of 1 broadcast. For sequences of different
         lengths: mask = (weft.arange(keys) < lengths[:, None])[:, None]. With `causal`, a query attends only to earlier
-        positions, with the last query aligned to the last key.
+        positions, with the last query aligned to the last key (or the first to the first: causal="upper_left").
         """
         x = _sequences(x, self.features)
         context = x if context is None else _sequences(context, self.features)
@@ -71,44 +72,22 @@ class MultiHeadAttention(Module):
         k, v = _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
         if self.rotary:
             q, k = _apply_rotary(q, k)
-        k, v = (repeat(t, self.heads // self.key_heads, axis=1) for t in (k, v))
-        y = self._attend(q, k, v, self._mask(mask, q, k), causal)
-        joined: Tensor = self.output(reshape(transpose(y, 1, 2), (*x.shape[:2], y.shape[1] * y.shape[3])))
+        y = self._attend(q, k, v, mask, causal)
+        joined: Tensor = self.output(reshape(y, (*x.shape[:2], y.shape[2] * y.shape[3])))
         return joined
 
-    def _mask(self, mask: Any, q: Tensor, k: Tensor) -> Tensor | None:
-        """The user's mask with four axes, plus the ALiBi bias."""
-        shape = (*q.shape[:3], k.shape[2])
-        given = None if mask is None else _expand_mask(as_tensor(mask), shape)
-        if not self.alibi:
-            return given
-        bias = alibi_bias(*shape[1:]).astype(q.dtype)
-        if given is None:
-            return bias
-        return where(given, bias, -math.inf) if given.dtype is bool_ else given.astype(q.dtype) + bias
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
+        """The result of each head: (batch, time, heads, features)."""
+        rate = self.dropout if self.training else 0.0
+        if rate == 1.0:
+            return zeros(q.shape, dtype=q.dtype)
+        given = expand_mask(mask, q, k)
+        return attention(
+            q, k, v, mask=given, causal=causal, window=self.window, slopes=self._slopes(), dropout=rate
+        )[0]  # fmt: skip
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        if not self.training or self.dropout == 0.0:
-            return dot_product_attention(q, k, v, mask=mask, causal=causal)
-        return drop(attention_weights(q, k, mask=mask, causal=causal), self.dropout) @ v
-
-
-def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """The attention weights (..., queries, keys) of dot_product_attention; fully masked rows are zeros."""
-    scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]))
-    allowed: Tensor | None = None
-    if mask is not None:
-        allowed = mask if mask.dtype is bool_ else mask > -math.inf
-        if mask.dtype is not bool_:
-            scores = scores + where(allowed, mask, 0.0).astype(scores.dtype)
-    if causal:
-        queries, keys = scores.shape[-2:]
-        past = arange(keys) <= expand_dims(arange(queries), axis=1) + (keys - queries)
-        allowed = past if allowed is None else allowed & past
-    if allowed is None:
-        return softmax(scores)
-    lowest = float(finfo(scores.dtype).min)  # not -inf, which would make a fully masked row nan
-    return where(allowed, softmax(where(allowed, scores, lowest)), 0.0)
+    def _slopes(self) -> Tensor | None:
+        return asarray(np.asarray(alibi_slopes(self.heads), np.float32)) if self.alibi else None
 
 
 def _check_shares(features: int, heads: int, key_heads: int, rotary: bool) -> None:
@@ -130,19 +109,24 @@ def _sequences(x: ArrayLike, features: int) -> Tensor:
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, time, heads * width) as (batch, heads, time, width)."""
+    """(batch, time, heads * width) as (batch, time, heads, width)."""
     batch, time, features = x.shape
-    return transpose(reshape(x, (batch, time, heads, features // heads)), 1, 2)
+    return reshape(x, (batch, time, heads, features // heads))
 
 
 def _apply_rotary(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Apply rotary positions, with the last query aligned to the last key."""
-    ahead = k.shape[2] - q.shape[2]
-    return rotated(q, start=max(0, ahead)), rotated(k, start=max(0, -ahead))
+    ahead = k.shape[1] - q.shape[1]
+    starts = max(0, ahead), max(0, -ahead)
+    first, second = (transpose(rotated(transpose(x, 1, 2), start=n), 1, 2) for x, n in zip((q, k), starts, strict=True))
+    return first, second
 
 
-def _expand_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A mask as (batch, heads, queries, keys)."""
+def expand_mask(mask: Any, q: Tensor, k: Tensor) -> Tensor | None:
+    """A mask as (batch, heads, queries, keys), where sizes of 1 broadcast."""
+    if mask is None:
+        return None
+    mask, shape = as_tensor(mask), (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     mask = expand_dims(mask, axis=1) if mask.ndim == 3 else mask
     known = mask.ndim in (2, 4) and (mask.dtype is bool_ or mask.dtype.is_float)
     if not known or any(n not in (1, full) for n, full in zip(mask.shape[::-1], shape[::-1], strict=False)):
@@ -151,4 +135,4 @@ def _expand_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
             f"a bool or float mask that fits (batch, heads, queries, keys) = {shape} is required, with 2 axes "
             f"(queries, keys) or 3 (batch, queries, keys), got {mask.dtype.name} {mask.shape}.",
         )
-    return mask
+    return reshape(mask, (*[1] * (4 - mask.ndim), *mask.shape))

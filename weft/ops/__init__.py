@@ -1,6 +1,7 @@
 """The ops: primitives, each declared once (see declare.py), and functions composed of them."""
 
 from . import activation as activation
+from . import attention as attention
 from . import contract as contract
 from . import conv as conv
 from . import convert as convert

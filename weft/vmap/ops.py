@@ -37,6 +37,7 @@ class BatchedCall:
     size: int  # how many examples
     tensors: list[Tensor]
     mapped: list[bool]  # which of them differ
+    draws: bool = False  # from a stream that advances `size` times as fast: each example has numbers of its own
 
     def each(self, i: int) -> Tensor:
         """An input with the examples in front, broadcast if it is the same for all."""
@@ -70,8 +71,10 @@ def walk(
                 done[node] = several[node.inputs[0]][node.param("index")]
             elif node.op is BITS and stream is not None:
                 done[node] = _drawn(inputs, stream, node.param("shape"), size).node, True
-            elif any(mapped for _, mapped in inputs):
-                made = _apply(node, inputs, size)
+            elif any(mapped for _, mapped in inputs) or (stream is not None and is_draw(node)):
+                if stream is not None:
+                    inputs = [_own_stream(i, each, begin, size) for i, each in zip(node.inputs, inputs, strict=True)]
+                made = _apply(node, inputs, size, stream is not None)
                 if isinstance(made, list):
                     several[node] = made
                 elif isinstance(made, tuple):
@@ -86,13 +89,13 @@ def walk(
     return [done[root] for root in roots]
 
 
-def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
+def _apply(node: Node, inputs: Sequence[Each], size: int, draws: bool = False) -> Any:
     if node.op is VARIABLE:
         return wrap(inputs[0][0])  # a parameter that the function made, and that waits for its value
     if not size:
         nothing = [zeros((0, *t.shape), dtype=t.dtype) for t in node.outputs or (node.type,)]
         return [(t.node, True) for t in nothing] if node.outputs else nothing[0]
-    call = BatchedCall(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
+    call = BatchedCall(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs], draws)
     known = node.op.batch
     if known is None and node.op.kind != "elementwise":
         raise UserError(
@@ -116,10 +119,20 @@ def times_as_far(start: Tensor, position: Tensor, size: int) -> Tensor:
     return start + (position - start) * size
 
 
+def _own_stream(node: Node, each: Each, begin: Mapping[Node, Node], size: int) -> Each:
+    """The position of a stream for all examples: the first axis of what is drawn is that of the examples."""
+    return (times_as_far(wrap(begin[node]), wrap(each[0]), size).node, False) if node in begin else each
+
+
+def is_draw(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    return node.op is BITS or bool("dropout" in node.op.param_index and node.param("dropout"))
+
+
 def draws(graph: Graph) -> bool:
     """Whether a graph, or one inside of it, draws random numbers."""
     inner = (p for n in graph.nodes for p in n.params if isinstance(p, Graph))
-    return any(n.op is BITS for n in graph.nodes) or any(map(draws, inner))
+    return any(map(is_draw, graph.nodes)) or any(map(draws, inner))
 
 
 def _refuse_draws(node: Node, start: int) -> None:

@@ -1,7 +1,7 @@
 """The algorithm of a product or convolution on a GPU: what the user prefers, what is possible, and what was measured.
 
 Algorithms of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
-products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot compute a case is not an error: another
+products TRITON (our kernel), CUBLASLT, TILED and NAIVE; of attention TRITON and CUDNN, the faster one. As on CPUs, an algorithm that cannot compute a case is not an error: another
 one does, and the note of the choice says so. Our kernel needs workspace only when it splits long sums, so some algorithm fits
 every limit. All are deterministic.
 """
@@ -15,11 +15,12 @@ from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.kernel import Kernel
 from ..ir.plan import Plan, PlanPhase
-from ..ir.program import operand_names
+from ..ir.program import operand_names, result_nodes
 from ..ir.storage import nbytes
 from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, ConvChoice, preferred, workspace_limit
 from . import textbook_kernels as teaching
-from .anchors import anchor_of, is_convolution, is_grouped, is_product
+from .anchors import anchor_of, is_attention, is_convolution, is_grouped, is_product
+from .attention import plans as attention
 from .contraction import (
     parts_for,
     workspace,
@@ -54,6 +55,8 @@ def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOp
 
 
 def _preference(anchor: Node, options: CompileOptions) -> str:
+    if is_attention(anchor):
+        return PREFER_FASTEST
     if is_convolution(anchor):
         return preferred(anchor) or options.conv_algorithm
     return options.matmul_algorithm
@@ -71,6 +74,8 @@ def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool)
 
 def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
     """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
+    if is_attention(anchor_of(kernel)):
+        return _plan("TRITON", kernel, *(replace(p, arguments=_rounding(tf32)) for p in attention.phases(kernel)))
     name, parts = _own_name(kernel), parts_for(anchor_of(kernel))
     while parts > 1 and limit is not None and nbytes(workspace(kernel, parts)) > limit:
         parts //= 2
@@ -82,6 +87,10 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Pl
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     """A library, and one more kernel for the epilogue where the result is not all that is wanted."""
+    if is_attention(anchor_of(kernel)):
+        inputs = frozenset(operand_names(kernel)[: len(kernel.views)])
+        phase = PlanPhase("library", ("direct", *_rounding(wanted.spec.tf32)), inputs, frozenset(result_nodes(kernel)))
+        return _plan(wanted.library, kernel, phase)
     limit, work = () if wanted.limit is None else (wanted.limit,), frozenset(("work",))
     how = (*(["direct"] if wanted.direct else []), *limit, *_rounding(wanted.spec.tf32))
     before = []
@@ -189,6 +198,8 @@ _CONVOLUTIONS: dict[str, _Way] = {
 
 def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     """The source of one phase of a plan; a library's has none."""
+    if is_attention(anchor_of(kernel)):
+        return attention.write(kernel, phase)
     return _WRITERS[phase.symbol](kernel, phase)
 
 
@@ -199,8 +210,10 @@ def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
 
 def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     """The tensors that only the phases of a plan know, and where in its workspace they begin, in bytes."""
-    scratch_tensors = []
+    scratch_tensors: list[Node] = []
     for phase in plan.phases:
+        if phase.symbol == "attention.delta":
+            scratch_tensors += attention.scratch_tensors(kernel)
         if phase.symbol == "patches":
             scratch_tensors.append(teaching.patches(kernel))
         elif phase.symbol == "finish":

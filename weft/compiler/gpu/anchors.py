@@ -34,6 +34,11 @@ def is_convolution(anchor: Node) -> bool:
     return anchor.op.name in CONVOLUTIONS
 
 
+def is_attention(anchor: Node) -> bool:
+    """Whether it is attention or its gradients."""
+    return anchor.op.name in ("attention", "attention_gradients")
+
+
 def is_filter_gradient(anchor: Node) -> bool:
     """Whether it is the gradient of a convolution's filter."""
     return anchor.op.name == "conv_filter_last"

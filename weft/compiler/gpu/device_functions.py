@@ -74,6 +74,27 @@ def philox(position, key, offset):
     which = (position & 3).to(tl.uint32)
     return tl.where(which == 0, c0, tl.where(which == 1, c1, tl.where(which == 2, c2, c3)))
 """,
+    # The words of four neighbouring positions, from the tile of every fourth (a multiple of 4), in their order along the last axis.
+    "philox_words": """
+@triton.jit
+def philox_words(position, key, offset, rows: tl.constexpr, columns: tl.constexpr):
+    counter = (position.to(tl.uint64) >> 2) + offset.to(tl.uint64)
+    c0 = counter.to(tl.uint32)
+    c1 = (counter >> 32).to(tl.uint32)
+    c2 = c0 * 0
+    c3 = c0 * 0
+    k0 = key.to(tl.uint64).to(tl.uint32)
+    k1 = (key.to(tl.uint64) >> 32).to(tl.uint32)
+    a = tl.full(c0.shape, 0xD2511F53, tl.uint32)
+    b = tl.full(c0.shape, 0xCD9E8D57, tl.uint32)
+    for _ in tl.static_range(10):
+        low_a, high_a = a * c0, tl.umulhi(a, c0)
+        low_b, high_b = b * c2, tl.umulhi(b, c2)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    return tl.join(tl.join(c0, c2), tl.join(c1, c3)).reshape(rows, columns)
+""",
     "sigmoid": """
 @triton.jit
 def sigmoid(x):

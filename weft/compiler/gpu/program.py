@@ -32,7 +32,7 @@ from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
 from . import scalars
 from .algorithms import choose, claimed, plan_scratch_offsets, write
-from .anchors import anchor_of, is_contraction
+from .anchors import anchor_of, is_attention, is_contraction
 from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
 from .contraction import write_copy
@@ -104,6 +104,8 @@ def _plan(
     """How the work of an anchor is done."""
     anchor = kernel.anchor
     assert anchor is not None
+    if is_attention(anchor):
+        return choose(kernel, False, judge, options).plan
     if anchor.op.own_kernels:
         return special.plan(kernel)
     if not prod(anchor.shape):

@@ -21,7 +21,7 @@ from math import prod
 from ...dtypes import DType, bfloat16, float16, float32
 from ...errors import UserError
 from ...graph.graph import Graph, rebuild
-from ...graph.node import CONST, OPS, Node, make, toposort
+from ...graph.node import CONST, ITEM, OPS, Node, make, toposort
 from ...graph.rewrite import transform
 from ...graph.text import subgraphs
 from ..thresholds import thresholds
@@ -48,7 +48,8 @@ class _Narrowing:
         self.graph, self.dtype, self.bodies = graph, dtype, bodies
         self.order = toposort([*graph.inputs, *graph.outputs])
         self.fed = _fed(self.order)
-        self.stay_wide = {n for n in _last_products(self.order) if wide_filters or n.op.name != "conv_filter"}
+        last = _last_products(self.order)
+        self.stay_wide = {n for n in last if not n.outputs and (wide_filters or n.op.name != "conv_filter")}
         self.wide: dict[Node, Node] = {}
         self.narrow: dict[Node, Node] = {}
         self.exact: dict[Node, Node] = {}
@@ -75,6 +76,10 @@ class _Narrowing:
 
     def _rebuilt(self, node: Node) -> Node:
         """The node on the new inputs, with its old type."""
+        if _is_product(node) and node.outputs:
+            rounded = set(_rounded(node))
+            operands = tuple(self.narrow[i] if i in rounded else self.wide[i] for i in node.inputs)
+            return make(node.op, operands, node.params, node.source)
         if _is_product(node):
             operands = tuple(self.narrow[i] for i in node.inputs)
             if node in self.stay_wide:
@@ -85,7 +90,8 @@ class _Narrowing:
             known = self.narrow
         inputs = tuple(known[i] for i in node.inputs)
         params = tuple(self.bodies.get(p, p) if isinstance(p, Graph) else p for p in node.params)
-        return node if (inputs, params) == (node.inputs, node.params) else make(node.op, inputs, params, node.source)
+        new = node if (inputs, params) == (node.inputs, node.params) else make(node.op, inputs, params, node.source)
+        return _cast(new, node.dtype) if node.op is ITEM else new  # one of the narrow results of a product
 
     def _is_only_narrow(self, node: Node) -> bool:
         return node in self.narrow and bool(node.inputs)
@@ -93,6 +99,12 @@ class _Narrowing:
 
 def _is_product(node: Node) -> bool:
     return node.op.precision == "product" and node.dtype is float32
+
+
+def _rounded(node: Node) -> tuple[Node, ...]:
+    """The operands of a product that are rounded."""
+    chosen = node.op.product_inputs
+    return node.inputs if chosen is None else tuple(node.inputs[i] for i in chosen)
 
 
 def _moves(node: Node) -> bool:
@@ -109,7 +121,9 @@ def _fed(order: list[Node]) -> set[Node]:
     """The operands of products, also through movement."""
     fed: set[Node] = set()
     for node in reversed(order):
-        if _is_product(node) or (node in fed and _moves(node)):
+        if _is_product(node):
+            fed.update(_rounded(node))
+        elif node in fed and _moves(node):
             fed.update(node.inputs)
     return fed
 

@@ -7,10 +7,14 @@ from typing import Any
 
 from ...errors import UserError
 from ...mesh import mesh as meshes
-from ...nn.attention import MultiHeadAttention, attention_weights
+from ...nn.attention import MultiHeadAttention, expand_mask
 from ...nn.module import Module
+from ...ops.attention import Causal, attention
 from ...ops.collective import replicate
+from ...ops.creation import eye
 from ...ops.elementwise import where
+from ...ops.movement import broadcast_to, moveaxis, reshape
+from ...ops.selection import repeat
 from ...random import bernoulli
 from ...tensor import Tensor, as_tensor
 from .channels import LinearByInput
@@ -41,7 +45,7 @@ class AttentionByHeads(SplitLayer):
             setattr(self, name, _by_output(getattr(self, name), self._place))
         self.output = _by_input(self.output, self._place)
 
-    def forward(self, x: Any, context: Any = None, *, mask: Any = None, causal: bool = False) -> Tensor:
+    def forward(self, x: Any, context: Any = None, *, mask: Any = None, causal: Causal = False) -> Tensor:
         """As MultiHeadAttention."""
         axis = self._place.axis
         mine = _HeadsOfProcess(self, axis)
@@ -61,16 +65,20 @@ class _HeadsOfProcess(MultiHeadAttention):
         settings |= {"heads": split._layer.heads // ranks, "key_heads": split._layer.key_heads // ranks}  # type: ignore[attr-defined]
         vars(self).update(settings, _axis=axis, _all_heads=split._layer.heads)  # type: ignore[attr-defined]
 
-    def _mask(self, mask: Any, q: Tensor, k: Tensor) -> Tensor | None:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
         if mask is not None and as_tensor(mask).ndim == 4 and as_tensor(mask).shape[1] > 1:
             mask = own_part(as_tensor(mask), Layout(1, self._all_heads), self._axis)
-        return super()._mask(mask, q, k)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         if not self.training or self.dropout == 0.0:
             return super()._attend(q, k, v, mask, causal)
-        weights = attention_weights(q, k, mask=mask, causal=causal)
-        return part_dropout(weights, self.dropout, Layout(1, self._all_heads), self._axis) @ v
+        return self._attend_with_dropout(q, k, v, mask, causal)
+
+    def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
+        """The weights are computed and dropped by themselves, because the op would draw numbers for the heads of this process only."""
+        batch, keys, heads, _ = v.shape
+        one = broadcast_to(reshape(eye(keys, dtype=v.dtype), (1, keys, 1, keys)), (batch, keys, heads, keys))
+        weights, _ = attention(q, k, one, mask=expand_mask(mask, q, k), causal=causal, window=self.window)
+        kept = part_dropout(moveaxis(weights, 2, 1), self.dropout, Layout(1, self._all_heads), self._axis)
+        return moveaxis(kept @ repeat(moveaxis(v, 2, 1), self.heads // heads, axis=1), 1, 2)
 
 
 class FeedForwardByHidden(SplitLayer):

@@ -1,4 +1,4 @@
-"""Convolutions by cuDNN, asked by its graph interface (nvidia-cudnn-frontend)."""
+"""Convolutions and attention by cuDNN, asked by its graph interface (nvidia-cudnn-frontend)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import atexit
 import importlib
 import logging
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from ...compiler.gpu.vendor.specs import ConvSpec, Unsupported
+from ...compiler.gpu.vendor.specs import AttentionSpec, ConvSpec, Unsupported
 from ...errors import RunError, UserError
 from .driver import INSTALL
 
@@ -81,16 +82,18 @@ def handle(device: int) -> DnnHandle:
     return DnnHandle()
 
 
-class Convolution:
-    """One convolution, ready to run, with the plans that cuDNN offers for it, the most promising first.
+class _Planned(ABC):
+    """A graph of cuDNN, ready to run, with the plans that cuDNN offers for it, the most promising first.
 
     One must be selected before it can run. It is built then, which takes a while, and one of the `candidates` may turn out not to be had. The
     first run of a plan loads its code: it should not be the one that is recorded.
     """
 
     deterministic = True  # others are never selected
+    spec: Any
+    what: str
 
-    def __init__(self, spec: ConvSpec, workspace_limit: int | None, handle: DnnHandle) -> None:
+    def __init__(self, spec: Any, workspace_limit: int | None, handle: DnnHandle) -> None:
         _OPEN.add(self)
         self.spec = spec
         self._handle, self._library = handle, handle.library
@@ -133,23 +136,43 @@ class Convolution:
         try:
             self._handle.execute(self._graph, pack, workspace, stream)
         except self._refusals as error:
-            raise RunError("cudnn", f"plan {self.name} of a convolution failed: {_short(error)}") from None
+            raise RunError("cudnn", f"plan {self.name} of {self.what} failed: {_short(error)}") from None
 
     def _planned(self, workspace_limit: int | None) -> Any:
         """The graph with its plans, none of them built."""
         modes, notes = self._library.heur_mode, self._library.numerical_note
-        never = [*_NEVER, *(["TENSOR_CORE"] if self.spec.dtype == "float32" and not self.spec.tf32 else [])]
         try:
             graph = self._written()
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([modes.A, modes.FALLBACK])
-            graph.deselect_numeric_notes([getattr(notes, note) for note in never])
+            graph.deselect_numeric_notes([getattr(notes, note) for note in self._never()])
             if workspace_limit is not None:
                 graph.deselect_workspace_greater_than(workspace_limit)
         except self._refusals as error:
             raise Unsupported(f"cuDNN: {_short(error)}") from None
         return graph
+
+    @abstractmethod
+    def _written(self) -> Any:
+        """The graph."""
+
+    @abstractmethod
+    def _never(self) -> Sequence[str]:
+        """Notes of plans that are not selected."""
+
+    def _dtype(self, name: str) -> Any:
+        return getattr(self._library.data_type, _TYPES[name])
+
+
+class Convolution(_Planned):
+    """One convolution."""
+
+    spec: ConvSpec
+    what = "a convolution"
+
+    def _never(self) -> Sequence[str]:
+        return [*_NEVER, *(["TENSOR_CORE"] if self.spec.dtype == "float32" and not self.spec.tf32 else [])]
 
     def _written(self) -> Any:
         """The convolution as a graph of cuDNN."""
@@ -197,9 +220,6 @@ class Convolution:
         dtype = self._dtype(self.spec.result_dtype if name == "residual" else self.spec.dtype)
         return graph.tensor(name=name, dim=sizes, stride=strides, data_type=dtype, uid=uid)
 
-    def _dtype(self, name: str) -> Any:
-        return getattr(self._library.data_type, _TYPES[name])
-
     def _finish(self, value: Any, result: str) -> None:
         sizes, strides = self._places(result)
         value.set_output(True).set_data_type(self._dtype(self.spec.result_dtype)).set_dim(sizes).set_stride(strides)
@@ -211,6 +231,49 @@ class Convolution:
         first, *middle, channels = (1, *(1 for _ in self.spec.spatial), *sizes) if name == "bias" else sizes
         memory = [first, *self._planar(middle, 1), channels]
         return _channels_second(memory), _channels_second(_strides(memory))
+
+
+class Attention(_Planned):
+    """Attention, or its gradients by a deterministic algorithm."""
+
+    spec: AttentionSpec
+    what = "attention"
+
+    def _never(self) -> Sequence[str]:
+        return ["NONDETERMINISTIC"]
+
+    def _written(self) -> Any:
+        spec, graph = self.spec, self._handle.graph(self.spec.dtype)
+        given = {name: self._tensor(graph, name, uid) for name, uid in zip(spec.inputs, self._uids, strict=False)}
+        how = self._band() | {"attn_scale": spec.scale}
+        if spec.direction == "forward":
+            found = graph.sdpa(**given, generate_stats=spec.stats, **how)
+        else:
+            given["dO"] = given.pop("do")
+            found = graph.sdpa_backward(**given, use_deterministic_algorithm=True, **how)
+        uids = self._uids[len(spec.inputs) :]
+        for value, name, uid in zip(found, spec.results, uids, strict=False):
+            sizes, strides = spec.places(name)
+            dtype = self._dtype("float32" if name == "stats" else spec.dtype)
+            value.set_output(True).set_dim([*sizes]).set_stride([*strides]).set_data_type(dtype).set_uid(uid)
+        return graph
+
+    def _band(self) -> dict[str, Any]:
+        """cuDNN masks keys up to and including position - left bound."""
+        spec, sides = self.spec, self._library.diagonal_alignment
+        if spec.left < 0 and spec.right < 0:
+            return {}
+        found = {"diagonal_alignment": sides.BOTTOM_RIGHT if spec.lower_right else sides.TOP_LEFT}
+        if spec.left >= 0:
+            found["diagonal_band_left_bound"] = spec.left + 1
+        if spec.right >= 0:
+            found["diagonal_band_right_bound"] = spec.right
+        return found
+
+    def _tensor(self, graph: Any, name: str, uid: int) -> Any:
+        sizes, strides = self.spec.places(name)
+        dtype = self._dtype("float32" if name == "stats" else self.spec.dtype)
+        return graph.tensor(name=name, dim=[*sizes], stride=[*strides], data_type=dtype, uid=uid)
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:

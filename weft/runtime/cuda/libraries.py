@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ...compiler.gpu.vendor.claims import Claim
-from ...compiler.gpu.vendor.specs import BYTES, SCALES, ConvSpec, ProductSpec, Spec, Unsupported, to_json
+from ...compiler.gpu.vendor.specs import BYTES, SCALES, AttentionSpec, ConvSpec, ProductSpec, Spec, Unsupported, to_json
 from ...compiler.ir.kernel import Kernel
 from ...compiler.store import cache
 from ...errors import RunError, UserError
@@ -51,11 +51,7 @@ class Libraries:
     def _chosen(self, spec: Spec) -> Any:
         if (self._blas if isinstance(spec, ProductSpec) else self._dnn) is None:
             raise Unsupported("the library is not installed")
-        asked = (
-            blas.Product(spec, spec.workspace, self._blas)
-            if isinstance(spec, ProductSpec)
-            else dnn.Convolution(spec, spec.workspace, self._dnn)
-        )
+        asked = self._asked(spec)
         key = f"way {self.key} {to_json(spec)}"
         known = cache().get(key)
         if known is None:
@@ -69,6 +65,13 @@ class Libraries:
             best = int(json.loads(known))
         asked.select(best)
         return asked
+
+    def _asked(self, spec: Spec) -> Any:
+        if isinstance(spec, ProductSpec):
+            return blas.Product(spec, spec.workspace, self._blas)
+        if isinstance(spec, AttentionSpec):
+            return dnn.Attention(spec, spec.workspace, self._dnn)
+        return dnn.Convolution(spec, spec.workspace, self._dnn)
 
     def seconds(self, spec: Spec) -> float:
         """How long the fastest way takes."""
@@ -112,6 +115,8 @@ def _opened(handle: Any, gpu: Gpu) -> Any:
 
 def _sizes(spec: Spec) -> list[int]:
     """The bytes of each argument."""
+    if isinstance(spec, AttentionSpec):
+        return [spec.nbytes(name) for name in spec.arguments]
     if isinstance(spec, ConvSpec):
         types = [spec.dtype] * (len(spec.arguments) - 1) + [spec.result_dtype]
         return [prod(spec.sizes(name)) * BYTES[t] for name, t in zip(spec.arguments, types, strict=True)]

@@ -26,7 +26,7 @@ from ...compiler.gpu import compile_pool
 from ...compiler.gpu.compile import compile_request
 from ...compiler.gpu.source import KernelSource
 from ...compiler.gpu.vendor.claims import Claim, operations
-from ...compiler.gpu.vendor.specs import HALVES, ConvSpec, Spec, Unsupported, to_json
+from ...compiler.gpu.vendor.specs import HALVES, AttentionSpec, ConvSpec, ProductSpec, Spec, Unsupported, to_json
 from ...compiler.ir.kernel import Kernel, View
 from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
@@ -41,7 +41,11 @@ LONG = 0.1  # seconds: measured once
 TINY = 1_000_000  # operations: our kernels always win
 HUGE = 200_000_000_000  # operations on 16 bits: libraries always win
 GAIN = 0.97  # a library's time must be below this part of ours: it can share no launch with others
-WORTH = {"product": 2_000_000_000, "convolution": 500_000_000}  # operations from which libraries mostly win
+WORTH = {
+    "product": 2_000_000_000,
+    "convolution": 500_000_000,
+    "attention": 500_000_000,
+}  # operations from which libraries mostly win
 BLOCK = 1 << 20  # bytes of random numbers; larger memory repeats them
 WARP, STATUS = 32, 16  # threads; bytes that a kernel tells of errors in
 
@@ -250,7 +254,8 @@ class Choices:
 
 def expected(kernel: Kernel, wanted: Claim) -> bool:
     """Whether a library is faster as a rule."""
-    return operations(kernel) >= WORTH["convolution" if isinstance(wanted.spec, ConvSpec) else "product"]
+    kinds = {ConvSpec: "convolution", AttentionSpec: "attention", ProductSpec: "product"}
+    return operations(kernel) >= WORTH[kinds[type(wanted.spec)]]
 
 
 def _won(times: dict[str, float | None]) -> bool:
@@ -260,7 +265,7 @@ def _won(times: dict[str, float | None]) -> bool:
 
 
 def _type(spec: Spec) -> str:
-    return spec.dtype if isinstance(spec, ConvSpec) else spec.a_dtype
+    return spec.a_dtype if isinstance(spec, ProductSpec) else spec.dtype
 
 
 __all__ = ["Choices", "filled", "seconds"]

@@ -278,8 +278,6 @@ class _NetworkPlanner:
     def _check_tables(self, layer: LayerText, known: Mapping[str, Any], x: Tensor) -> None:
         if layer.spec.name == "positional_encoding" or known.get("rotary"):
             self.tabled += prod(x.shape[1:])
-        if known.get("alibi") and x.ndim == 3:
-            self.tabled += known["heads"] * x.shape[1] ** 2
         if self.tabled > MOST_TABLED:
             raise _error(
                 layer.place,

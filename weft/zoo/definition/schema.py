@@ -134,6 +134,7 @@ _TYPES: dict[str | tuple[str, str], tuple[ValueType, str]] = {
     "norm_first": (FLAG, "normalize before attention, not after"),
     "rotary": (FLAG, "rotary positions"),
     "alibi": (FLAG, "ALiBi positions"),
+    "window": (count_type(16384), "keys up to its own position that a query attends to; all if none"),
     "length": (count_type(16384), "positions"),
     "base": (number_type(1.0, 1e9), "longest wavelength"),
     "scale": (number_type(), "factor"),

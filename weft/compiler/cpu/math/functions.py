@@ -137,7 +137,8 @@ def expm1(x: Num) -> Num:
     return copy_sign(fma(s, p, s - _inverse_power(t)) * t, x)
 
 
-def _exp_not_positive(x: Num) -> Num:
+def exp_not_positive(x: Num) -> Num:
+    """exp(x) for x <= 0, or a little more: shorter than exp."""
     half = x.kind.bias // 2
     s, p = _exp_parts(clamp(x, x.kind.exp_range[0], None), half)
     return (p + 1.0) * s * 2.0**-half
@@ -145,7 +146,7 @@ def _exp_not_positive(x: Num) -> Num:
 
 def sigmoid(x: Num) -> Num:
     """1 / (1 + e), and for x < 0 e / (1 + e) = e - e² / (1 + e), with e = exp(-|x|), which cannot overflow."""
-    e = _exp_not_positive(-absolute(x))
+    e = exp_not_positive(-absolute(x))
     inverse = 1.0 / (e + 1.0)
     return choose(x < 0.0, fma(-e, e * inverse, e), inverse)
 
@@ -254,7 +255,7 @@ def log1p(x: Num) -> Num:
 def logaddexp(x: Num, y: Num) -> Num:
     """log(exp(x) + exp(y)): the greater one and what the other adds."""
     greater = choose(y > x, y, x)
-    return greater + choose(x.equals(y), float(LN2), log1p(_exp_not_positive(-absolute(x - y))))
+    return greater + choose(x.equals(y), float(LN2), log1p(exp_not_positive(-absolute(x - y))))
 
 
 def asinh(x: Num) -> Num:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ....errors import InternalError
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan
+from ..attention import plans as attention
 from ..collective import mpi as _mpi  # noqa: F401  # registers its functions
 from ..collective import point_to_point as point_to_point  # registers its functions
 from ..collective import shared_memory as collective
@@ -29,11 +30,15 @@ PLANS: dict[
         ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "axis_index"),
         collective.plan,
     ),
+    "attention": attention.plan,
+    "attention_gradients": attention.plan_gradients,
 }
 
 
 def plan(kernel: Kernel, threads: int) -> Plan:
-    """How library functions compute a node from its inputs ("x0", "x1", ...), all without gaps, by up to so many threads.
+    """How library functions compute a node from its inputs ("x0", "x1", ...), by up to so many threads.
+
+    The inputs have no gaps; the rule of an op with `strided_inputs` is told how these lie.
 
     The rule of an op with several results ("y0", "y1", ...) is told which of them are read: no other has memory.
 
@@ -42,7 +47,8 @@ def plan(kernel: Kernel, threads: int) -> Plan:
     node = kernel.anchor
     assert node is not None
     wanted = (frozenset(kernel.results),) if node.outputs else ()
-    made = PLANS[node.op.name](node, threads, *wanted)
+    views = (kernel.views,) if node.op.strided_inputs else ()
+    made = PLANS[node.op.name](node, threads, *wanted, *views)
     named = {a for phase in made.phases for a in phase.arguments if isinstance(a, str)}
     unread = {f"y{i}" for i in range(len(node.outputs))} - {f"y{i}" for i in kernel.results}
     if not named.isdisjoint(unread):

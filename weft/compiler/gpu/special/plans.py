@@ -10,6 +10,7 @@ from typing import Protocol
 from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan, PlanPhase
+from ..attention import plans as attention
 from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
 from . import cumulative as cumulate
@@ -26,6 +27,7 @@ class OwnKernels(Protocol):
 
 KERNELS: dict[str, OwnKernels] = {
     "argsort": sort, "top_k": sort, "scatter": scatter, "update_slice": slice_update, "cumsum": cumulate, "cumprod": cumulate,
+    "attention": attention, "attention_gradients": attention,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which products and convolutions NVIDIA's libraries are asked for, and where they write the result.
+"""Which products, convolutions and attention NVIDIA's libraries are asked for, and where they write the result.
 
 A library writes a plain result, in 16 bits if every use begins by rounding to 16 bits. If nothing else is done with it, or the library
 has the epilogue, it writes to the final tensor; otherwise to scratch, and a second kernel applies the epilogue.
@@ -15,7 +15,18 @@ from ....graph.node import Node
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
-from ..anchors import LINES_OF_K, anchor_of, is_convolution, is_filter_gradient, is_grouped, is_product, of_integers
+from ..anchors import (
+    LINES_OF_K,
+    anchor_of,
+    is_attention,
+    is_convolution,
+    is_filter_gradient,
+    is_grouped,
+    is_product,
+    of_integers,
+)
+from ..attention.claims import attention_spec
+from ..attention.problem import AttentionProblem
 from ..compile import ALIGNED
 from ..kernel_utils import scratch_tensor
 from .epilogues import Epilogue, epilogue, only_store, scaling, unnarrowed
@@ -69,6 +80,8 @@ def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list
 
 def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     anchor = anchor_of(kernel)
+    if is_attention(anchor):
+        return _attention(kernel)
     if is_grouped(anchor):
         return []  # no library reads such weights
     result = _direct(kernel)
@@ -85,6 +98,16 @@ def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     return [replace(claim, filter=copy) for claim in found if claim is not None and supported(claim.spec)]
 
 
+def _attention(kernel: Kernel) -> list[Claim]:
+    """Attention and its gradients, which are written to the tensors of the program."""
+    problem = AttentionProblem(kernel)
+    spec = attention_spec(problem)
+    if spec is None or not _is_aligned(kernel, *problem.results.values()):
+        return []
+    *more, last = (problem.results[name] for name in sorted(problem.results))
+    return [Claim(spec, last, True, tuple(more))]
+
+
 def _filter_copy(kernel: Kernel) -> Node | None:
     """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
     anchor, view = kernel.anchor, kernel.views[1]
@@ -99,7 +122,7 @@ def _filter_copy(kernel: Kernel) -> Node | None:
     return scratch_tensor("filter", anchor, (prod(shape),), view.base.dtype)
 
 
-def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
+def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
     """With the epilogue in it, if libraries know it: what they are asked for, and all that they read for it."""
     done = epilogue(kernel)
     asked = None if done is None else _asked(spec, done)
@@ -131,7 +154,7 @@ def _scaled(kernel: Kernel, spec: Spec) -> Claim | None:
     return Claim(asked, done.store, True, done.numbers)
 
 
-def _asked(spec: Spec, done: Epilogue) -> Spec | None:
+def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
     """A description with an epilogue, if it can be put so: cuBLASLt knows no residual, cuDNN's kernels begin with a bias."""
     if isinstance(spec, ProductSpec):
         kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
@@ -226,6 +249,9 @@ def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
 def operations(kernel: Kernel) -> int:
     """How many multiplications and additions it is."""
     anchor = anchor_of(kernel)
+    if is_attention(anchor):
+        assert anchor.op.flops is not None
+        return anchor.op.flops(anchor)
     batch, rows, columns = anchor_shape(anchor)
     if is_product(anchor):
         return 2 * batch * rows * columns * anchor.inputs[0].shape[2]

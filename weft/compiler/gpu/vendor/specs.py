@@ -1,4 +1,4 @@
-"""Matrix products and convolutions as NVIDIA's libraries are asked for them: plain data that can be stored and compared.
+"""Matrix products, convolutions and attention as NVIDIA's libraries are asked for them: plain data that can be stored and compared.
 
 `supported` says what is worth asking. The doors to the libraries are runtime/cuda/blas.py and runtime/cuda/dnn.py; what they
 refuse with `Unsupported` is done by a Triton kernel.
@@ -129,7 +129,68 @@ class ConvSpec:
         raise ValueError(argument)
 
 
-Spec = ProductSpec | ConvSpec
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Attention of 16-bit floats, or its gradients. A query at position p attends to keys from p - left to p + right; -1 is unlimited.
+
+    All operands are (batch, heads, time, features) with any strides, four for each of q, k, v and, of the gradients, o and do. Results are
+    (batch, time, heads, features) without gaps; the stats, the log-sum-exp of each row, are float32 (batch, heads, queries).
+    """
+
+    direction: str  # forward or gradients
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    features: int
+    values: int
+    strides: tuple[int, ...]
+    left: int
+    right: int
+    lower_right: bool  # the last query is aligned to the last key, not the first to the first
+    scale: float
+    dtype: str
+    stats: bool = True  # written by the forward direction
+    tf32: bool = False
+    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("q", "k", "v", "o", "stats", "do") if self.direction == "gradients" else ("q", "k", "v")
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("dq", "dk", "dv") if self.direction == "gradients" else ("o", "stats") if self.stats else ("o",)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What `run` gets addresses of, in this order."""
+        return (*self.inputs, *self.results)
+
+    def places(self, argument: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides of an argument, (batch, heads, time, features)."""
+        on_keys, width = (
+            argument in ("k", "v", "dk", "dv"),
+            self.values if argument in ("v", "dv", "o", "do") else self.features,
+        )
+        heads, time = (self.key_heads, self.keys) if on_keys else (self.heads, self.queries)
+        if argument == "stats":
+            return (self.batch, heads, time, 1), (heads * time, time, 1, 1)
+        listed = [name for name in self.inputs if name != "stats"]
+        if argument in listed:
+            begin = 4 * listed.index(argument)
+            return (self.batch, heads, time, width), self.strides[begin : begin + 4]
+        return (self.batch, heads, time, width), (time * heads * width, width, heads * width, 1)
+
+    def nbytes(self, argument: str) -> int:
+        """The bytes from the first to the last element of an argument."""
+        sizes, strides = self.places(argument)
+        return (1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))) * (4 if argument == "stats" else 2)
+
+
+Spec = ProductSpec | ConvSpec | AttentionSpec
+_KINDS: dict[str, type[Spec]] = {"product": ProductSpec, "convolution": ConvSpec, "attention": AttentionSpec}
 
 
 def filter_order(rank: int) -> tuple[int, ...]:
@@ -139,7 +200,7 @@ def filter_order(rank: int) -> tuple[int, ...]:
 
 def to_json(spec: Spec) -> str:
     """A description as text, for keys and for files."""
-    return json.dumps({"kind": "product" if isinstance(spec, ProductSpec) else "convolution"} | asdict(spec))
+    return json.dumps({"kind": next(k for k, made in _KINDS.items() if isinstance(spec, made))} | asdict(spec))
 
 
 def from_json(text: str) -> Spec:
@@ -147,11 +208,13 @@ def from_json(text: str) -> Spec:
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
     }
-    return ProductSpec(**known) if known.pop("kind") == "product" else ConvSpec(**known)
+    return _KINDS[known.pop("kind")](**known)
 
 
 def supported(spec: Spec) -> bool:
     """Whether a library may have a kernel for it: as far as that is known without asking."""
+    if isinstance(spec, AttentionSpec):
+        return True  # asked for only where cuDNN may have a kernel
     return _product_supported(spec) if isinstance(spec, ProductSpec) else _convolution_supported(spec)
 
 

@@ -1,0 +1,1 @@
+"""Attention on GPUs: kernels in Triton, and cuDNN's."""
