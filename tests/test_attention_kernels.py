@@ -10,11 +10,13 @@ import pytest
 
 import weft
 from weft import nn
+from weft.compiler.gpu.program import gpu_passes
 from weft.compiler.passes.precision import precision
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.thresholds import thresholds
 from weft.graph import OPS, check
 from weft.graph.node import Type
+from weft.options import CompileOptions
 from weft.tensor import emit_all
 from weft.testing import close, counted
 
@@ -196,7 +198,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """A fake GPU, which runs our kernels under Triton's interpreter."""
     pytest.importorskip("triton")
     pytest.importorskip("fake_gpu").install(monkeypatch)
-    with weft.knobs.set(device="cuda", cache=str(tmp_path)):
+    with weft.knobs.set(device="cuda", gpu_attention=1, cache=str(tmp_path)):
         yield
 
 
@@ -208,3 +210,13 @@ def test_on_a_gpu(name: str, gpu: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_other_dtypes_on_a_gpu(dtype: Any, gpu: Any) -> None:
     assert_right(CASES["all"], dtype)
+
+
+def test_gpus_decompose_attention_unless_asked_for_kernels() -> None:
+    """The kernels have not run on hardware yet; the default is what did."""
+    q = weft.zeros((1, 2, 4, 8))
+    graph = weft.jit(lambda q: weft.dot_product_attention(q, q, q)).artifact(q).graph
+    for asked in (0, 1):
+        passed = gpu_passes(graph, CompileOptions("cuda", gpu_attention=asked))
+        names = {node.op.name for node in list(passed.values())[-1].nodes}
+        assert ("attention" in names) == bool(asked)
