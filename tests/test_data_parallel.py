@@ -101,6 +101,47 @@ def test_every_optimizer_averages_and_clips_alike(pool):
                 assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
 
 
+def alone_and_apart(size):
+    """Local SGD, and a batch norm over all processes, beside what they should give."""
+    mesh = parallel.Mesh(data=size)
+    rng = np.random.default_rng(5)
+    batches = rng.normal(size=(4, size, 3, 2)).astype(np.float32)
+    mine = batches[:, mesh.index("data")]
+    w = weft.parameter(np.ones(2, np.float32))
+    optimizer = optim.sgd([w], rate=0.1, axis="data", local_steps=2)
+    step = weft.jit(lambda x: optimizer.minimize(((x @ w) ** 2).mean()))
+    for x in mine:
+        step(x)
+    return w.numpy().copy(), normalized(batches[:, :, :, :, None], mesh)
+
+
+def normalized(batches, mesh=None):
+    """A network with a batch norm after two steps: over all processes, or of one process with whole batches."""
+    weft.seed(1)
+    model = nn.Sequential(nn.Conv1d(2, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 1))
+    model(weft.zeros((2, 2, 1)))
+    if mesh is not None:
+        parallel.synchronize_batch_norms(model)
+    optimizer = optim.sgd(model, rate=0.1, momentum=0.9, axis=None if mesh is None else "data")
+    step = weft.jit(lambda x: optimizer.minimize((model(x) ** 2).mean()))
+    for batch in batches[:2]:
+        step(batch[mesh.index("data")] if mesh is not None else batch.reshape(-1, 2, 1))
+    return [t.numpy().copy() for t in model.named_tensors().values()]
+
+
+def test_local_sgd_and_synchronized_batch_norm(pool):
+    rng = np.random.default_rng(5)
+    batches = rng.normal(size=(4, pool.size, 3, 2)).astype(np.float32)
+    ws = np.ones((pool.size, 2), np.float32)
+    for number, each in enumerate(batches.astype(np.float64), 1):
+        ws = np.stack([w - 0.1 * 2 * (x * (x @ w)[:, None]).mean(0) for w, x in zip(ws, each, strict=True)])
+        ws = np.broadcast_to(ws.mean(0), ws.shape) if number % 2 == 0 else ws
+    whole = normalized(batches[:, :, :, :, None])
+    for w, tensors in pool.run(alone_and_apart, pool.size):
+        assert np.allclose(w, ws[0], rtol=1e-5)
+        assert all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(tensors, whole, strict=True))
+
+
 def test_micro_batches_follow_the_order_of_the_epoch():
     class Numbers:
         labels = np.arange(26)

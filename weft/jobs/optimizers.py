@@ -10,7 +10,17 @@ from ..data.mixup import MixAugmentation
 from ..errors import UserError
 
 SGD_MOMENTUM = 0.9  # without momentum, deep networks end several percent lower
-_PASSED_ON = ("momentum", "nesterov", "eps", "weight_decay", "clip_norm", "accumulate", "average", "zero")
+_PASSED_ON = (
+    "momentum",
+    "nesterov",
+    "eps",
+    "weight_decay",
+    "clip_norm",
+    "accumulate",
+    "average",
+    "zero",
+    "local_steps",
+)
 
 
 def optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ SETTINGS: dict[str, Setting] = {
     "parallel": Setting(str, None, "processes that share every batch: data:4", "training"),
     "micro_batches": Setting(count, None, "parts that a batch is computed in; default: one a process", "training"),
     "zero": Setting(whole, 0, "ZeRO: 1 shares optimizer state between processes, 2 gradients too", "training"),
+    "local_steps": Setting(count, 1, "local SGD: steps until processes average their parameters", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),
     "seed": Setting(seed, 0, "seed of all random numbers", "training"),
 

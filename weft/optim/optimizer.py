@@ -34,7 +34,7 @@ from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .clip import clip_norm, clip_value
-from .sharing import Alone, sharing
+from .sharing import Alone, Local, sharing
 from .transform import State, Transform, wide, zeros_like
 
 Rate = (
@@ -57,6 +57,7 @@ class Common:
     average: float | None = None  # decay of the exponential moving average of the parameters, if one is kept
     axis: str | None = None  # of the mesh: gradients are averaged over the processes along it
     zero: int = 0  # ZeRO: 1 shares the optimizer's state between these processes, 2 the gradients, too
+    local_steps: int = 1  # local SGD: instead of gradients, parameters are averaged, after so many steps
 
     def check(self, name: str) -> None:
         for word in ("clip_norm", "clip_value"):
@@ -68,6 +69,11 @@ class Common:
             raise UserError(name, f"average must lie between 0 and 1, got {self.average}.")
         if self.zero not in (0, 1, 2):
             raise UserError(name, f"zero is 0, 1 or 2, got {self.zero}.")
+        if self.local_steps < 1 or (self.local_steps > 1 and self.zero):
+            raise UserError(
+                name,
+                f"local_steps is 1 or more, and 1 with zero, got local_steps={self.local_steps}, zero={self.zero}.",
+            )
 
 
 class Group:
@@ -135,12 +141,17 @@ class Optimizer:
         Those of the n-th batch of a step are the same whether one process accumulates all batches, or each process has some.
         """
         accumulate = self.common.accumulate
-        if accumulate * self.share.size == 1:
+        if accumulate * self.share.processes == 1:
             yield
             return
         number = self.share.rank * accumulate + self.calls
         with default_generator.substream(number, self.calls + 1 >= accumulate):
             yield
+
+    @property
+    def statistics_axis(self) -> str | None:
+        """The axis of the processes that train one network in step, and share its running statistics."""
+        return self.common.axis if self.share.size > 1 else None
 
     def step(self, given: Sequence[Tensor] | None = None) -> None:
         """Update the parameters by these gradients, or by their `.grad`, which is then cleared."""
@@ -235,6 +246,10 @@ class Optimizer:
                 p.assign(new.astype(p.dtype))
             first += len(group.parameters)
         self.steps.assign(done + 1)
+        if isinstance(self.share, Local):
+            trained = [self.parameters[i] for i in which]
+            for p, mean in zip(trained, self.share.averaged(list(map(_plain, trained)), done + 1), strict=True):
+                p.assign(mean.astype(p.dtype))
         for average, p in zip(self.averages, self.parameters, strict=False):
             keep = self.common.average or 0.0
             average.assign(average * keep + _plain(p) * (1.0 - keep))
@@ -352,7 +367,7 @@ def _copy(p: Tensor) -> Tensor:
 # --- making one -------------------------------------------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
-_COMMON = ("clip_norm", "clip_value", "accumulate", "average", "axis", "zero")
+_COMMON = ("clip_norm", "clip_value", "accumulate", "average", "axis", "zero", "local_steps")
 
 
 def optimizer(chain: Chain) -> Callable[..., Optimizer]:
@@ -368,7 +383,7 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
     def make(parameters: Parameters, rate: Rate | None = None, **settings: Any) -> Optimizer:
         common = Common(**{word: settings.pop(word) for word in _COMMON if word in settings})
         common.check(name)
-        share = sharing(common.axis, common.zero)
+        share = sharing(common.axis, common.zero, common.local_steps)
         if rate is not None:
             settings["rate"] = rate
         made = []

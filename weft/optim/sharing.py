@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from ..control import cond
 from ..dtypes import int64
 from ..errors import UserError
 from ..mesh import mesh as meshes
@@ -25,7 +26,8 @@ BUCKET_BYTES = 1 << 22
 class Alone:
     """One process."""
 
-    size = 1
+    size = 1  # processes whose gradients are summed
+    processes = 1  # that train together
 
     @property
     def rank(self) -> Tensor:
@@ -69,6 +71,7 @@ class Replicated(Alone):
 
     def __init__(self, axis: str) -> None:
         self.axis, self.size = axis, meshes.current().size(axis)
+        self.processes = self.size
 
     @property
     def rank(self) -> Tensor:
@@ -82,6 +85,26 @@ class Replicated(Alone):
 
     def agreed(self, flag: Tensor) -> Tensor:
         return all_reduce(flag.astype("int32"), self.axis, "min") > 0
+
+
+class Local(Alone):
+    """Processes along an axis that train by themselves, and average their parameters after some steps (local SGD, Stich 2019)."""
+
+    def __init__(self, axis: str, every: int) -> None:
+        self.axis, self.every = axis, every
+        self.processes = meshes.current().size(axis)
+
+    @property
+    def rank(self) -> Tensor:
+        return axis_index(self.axis)
+
+    def averaged(self, parameters: Sequence[Tensor], steps: Tensor) -> list[Tensor]:
+        """The means of parameters over all processes, if so many steps are done that they are due."""
+
+        def average(*parameters: Tensor) -> tuple[Tensor, ...]:
+            return tuple(p / float(self.processes) for p in all_reduce_many(parameters, self.axis))
+
+        return list(cond(steps % self.every == 0, average, lambda *parameters: parameters, *parameters))
 
 
 class Sharded(Replicated):
@@ -134,10 +157,12 @@ class Sharded(Replicated):
         return self._rows(x)[axis_index(self.axis)]
 
 
-def sharing(axis: str | None, zero: int) -> Alone:
+def sharing(axis: str | None, zero: int, local_steps: int) -> Alone:
     """How processes along an axis share."""
     if axis is None or meshes.current().size(axis) == 1:
         return Alone()
+    if local_steps > 1:
+        return Local(axis, local_steps)
     return Sharded(axis, zero) if zero else Replicated(axis)
 
 

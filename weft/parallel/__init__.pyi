@@ -26,3 +26,5 @@ from .split.state import load_whole as load_whole
 from .split.state import load_whole_optimizer as load_whole_optimizer
 from .split.state import whole_optimizer_state as whole_optimizer_state
 from .split.state import whole_state as whole_state
+from .synchronized_norm import SynchronizedBatchNorm as SynchronizedBatchNorm
+from .synchronized_norm import synchronize_batch_norms as synchronize_batch_norms

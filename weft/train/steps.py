@@ -50,7 +50,7 @@ class Steps:
         self.prepare.train(training)
 
     def _train(self, x: Tensor, y: Tensor) -> Tensor:
-        with self.optimizer.in_micro_batch(), statistics_of_ranks(self.optimizer.common.axis):
+        with self.optimizer.in_micro_batch(), statistics_of_ranks(self.optimizer.statistics_axis):
             x = self.prepare(x)
             x, mixed = (x, y) if self.mix is None else self.mix(x, y)
             prediction = alike(prediction_of(self.model(x)), y)
