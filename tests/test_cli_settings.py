@@ -16,6 +16,7 @@ from weft.cli.arguments import Help
 from weft.data import Arrays
 from weft.data.create import create
 from weft.errors import UserError
+from weft.jobs.cluster_settings import CLUSTER
 from weft.jobs.schema import Setting
 from weft.jobs.settings import SETTINGS
 from weft.train.fit import fit
@@ -177,7 +178,7 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
         if verb in VERBS or verb in parts:
             known |= set(settings_of(verb))
         elif verb in ("", "jobs"):
-            known |= set(SETTINGS)
+            known |= {*SETTINGS, *CLUSTER}
         for name in OPTION.findall(re.sub(COMMAND, "", text)):
             assert name in known, f"{place}: {name}= is no setting of {where}"
             checked += 1

@@ -159,13 +159,19 @@ def test_the_random_graphs_hold_every_op() -> None:
         nodes = waiting.pop().nodes
         used |= {node.op.name for node in nodes}
         waiting += [p for node in nodes for p in node.params if isinstance(p, Graph)]
-    ours = {name for name, op in OPS.items() if op.infer.__module__.startswith("weft.") and not op.internal} - {
+    ours = {
+        name
+        for name, op in OPS.items()
+        if op.infer.__module__.startswith("weft.") and not op.internal and op.kind != "collective"
+    } - {
         "variable",
         "transfer",
         "tag",
         "sparse_matmul",
         "from_float8",
         "grouped_weight",
+        "attention",
+        "attention_gradients",
     }  # those have tests of their own
     assert ours - used == set()
 

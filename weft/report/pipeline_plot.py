@@ -13,7 +13,10 @@ COLOURS = {"forward": 0, "backward": 1, "update": 3}
 
 
 def pipeline_svg(*reports: PipelineReport) -> str:
-    """Steps below each other on one time scale, as SVG with light and dark colours."""
+    """Steps below each other on one time scale, as SVG with light and dark colours.
+
+    >>> from weft.parallel.pipeline_report import PipelineReport  # what Pipeline.report() gives
+    """
     longest = max(_seconds(report) for report in reports)
     rows = sum(len(report.stages) for report in reports)
     height = TOP + len(reports) * HEAD + rows * ROW + MARGIN
