@@ -9,6 +9,7 @@ dataset      {folder, images, failed}: a dataset was created
 run          {folder, notes}: the run folder was created
 epoch        the metrics of an epoch
 resources    {memory_bytes, cpu_seconds, free_bytes}
+rank         {rank, pid, examples_per_second, memory}: of one process of several, after an epoch
 rank         {rank, pid, host, examples_per_second, memory}: one process of a training over several; memory in bytes
 result       {why, best, split, ...}: what the best network reached on the held-out split
 dataset      {folder}: a dataset was written

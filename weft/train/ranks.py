@@ -101,6 +101,15 @@ class Ranks:
                 setattr(whole, name, all_reduce(tensor.detach(), AXIS))
         return whole
 
+    def gathered(self, *numbers: float) -> list[list[float]]:
+        """Numbers of all processes, by rank. All of them come here."""
+        if self.size == 1:
+            return [list(numbers)]
+        found: list[list[float]] = run_collective(
+            "all_gather", np.array(numbers, np.float64), AXIS, current().axes, "summed"
+        ).tolist()
+        return found
+
     def agreed(self, *wishes: float, now: bool = False) -> tuple[float, ...]:
         """The largest wish of any process, for each of several; zeros while nobody has been asked.
 

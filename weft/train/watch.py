@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +165,7 @@ class Watch:
         training.epoch, training.batches = training.epoch + 1, 0
         for meter in training.meters.values():
             meter.reset()
+        self._tell_of_ranks()
         better = is_better(row, training.best)
         training.history.append(row)
         training.best = row if better else training.best
@@ -172,6 +174,16 @@ class Watch:
         self.save()
         if self.patience is not None and training.epoch - int(training.best["epoch"]) >= self.patience:
             raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
+
+    def _tell_of_ranks(self) -> None:
+        """How fast each of several processes was, and what memory it has."""
+        if self.ranks.size == 1:
+            return
+        used = resources().get("memory_bytes") or 0
+        table = self.ranks.gathered(os.getpid(), self.speed() / self.ranks.size, used)
+        for rank, (pid, speed, memory) in enumerate(table if self.run is not None else ()):
+            assert self.run is not None
+            self.run.event("rank", rank=rank, pid=int(pid), examples_per_second=round(speed, 1), memory=int(memory))
 
     def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
         with self.training.averaged():
