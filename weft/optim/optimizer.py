@@ -29,13 +29,13 @@ from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient, where
-from ..ops.math import logical_and
 from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
+from .accumulation import GradientTree
 from .clip import clip_norm, clip_value
 from .sharing import Alone, Local, sharing
-from .transform import State, Transform, wide, zeros_like
+from .transform import State, Transform, wide
 
 Rate = (
     float | Callable[[Tensor], Any]
@@ -112,9 +112,7 @@ class Optimizer:
             1.0, dtype=float32
         ).realize()  # multiplies the learning rate; it can be changed without recompilation
         self.calls = zeros((), dtype=int64).realize()  # calls since the last update, if gradients are accumulated
-        self.collected = [
-            [zeros_like(p) for p in self.parameters] for _ in range((common.accumulate - 1).bit_length())
-        ]  # by level, see `_collect`
+        self.collected = GradientTree(self.parameters, common.accumulate)
         self.averages = [_copy(p) for p in self.parameters] if common.average else []
 
     def __repr__(self) -> str:
@@ -177,40 +175,12 @@ class Optimizer:
         if self.common.accumulate == 1:
             self._move(gs, which)
             return
-        totals = self._collect(gs, which)
+        totals = self.collected.add(gs, which, self.calls)
         full = self.calls + 1 >= self.common.accumulate
-        kept = {id(t) for level in self.collected for t in level}
-        with unless(full, [t for t in self.tensors() if t is not self.calls and id(t) not in kept]):
+        kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
+        with unless(full, [t for t in self.tensors() if id(t) not in kept]):
             self._move(totals, which)
         self.calls.assign(where(full, 0, self.calls + 1))
-
-    def _collect(self, gs: Sequence[Tensor], which: Sequence[int]) -> list[Tensor]:
-        """Add gradients to those collected so far; the sums of all, which are complete at the last call.
-
-        They are summed in pairs of neighbours, then pairs of pairs, like the sums over processes: so n processes give the bits of
-        one that accumulates n batches. Level l keeps the sum of the last 2^l, while the next 2^l are collected.
-        """
-        sums, carries = list(gs), as_tensor(True)
-        for number, level in enumerate(self.collected):
-            is_odd = (self.calls >> number) % 2 == 1
-            adds, stores = logical_and(carries, is_odd), logical_and(carries, ~is_odd)
-            for n, i in enumerate(which):
-                before = as_tensor(level[i])
-                total = before + sums[n]
-                level[i].assign(where(stores, sums[n], before))
-                sums[n] = where(adds, total, sums[n])
-            carries = adds
-        last = (
-            self.common.accumulate - 1
-        )  # the number of the last call: the levels that still wait are those of its zeros
-        if last + 1 == 1 << len(self.collected):
-            return sums
-        return [self._waiting_sum(i) for i in which]
-
-    def _waiting_sum(self, i: int) -> Tensor:
-        """The sum of the levels that are filled after the last call, if their number is no power of two."""
-        filled = [level[i] for n, level in enumerate(self.collected) if self.common.accumulate >> n & 1]
-        return functools.reduce(lambda low, high: high + low, map(as_tensor, filled))
 
     def _fitting(self, g: Any, p: Tensor) -> Tensor:
         """A gradient in the update's dtype, detached: the state must not keep its graph alive."""
@@ -283,7 +253,7 @@ class Optimizer:
         found = {"steps": self.steps, "scale": self.scale, "calls": self.calls}
         for number, i, j, name in self._places():
             found[f"{number}.{i}.{j}.{name}"] = self.groups[number].states[i][j][name]
-        found |= {f"{COLLECTED}{n}.{i}": t for n, level in enumerate(self.collected) for i, t in enumerate(level)}
+        found |= {f"{COLLECTED}{name}": t for name, t in self.collected.named_tensors().items()}
         return found | {f"average.{i}": t for i, t in enumerate(self.averages)}
 
     def whole_state(self) -> dict[str, Tensor]:
