@@ -3,7 +3,7 @@
 python benchmarks/parameter_server.py [updates]
 
 All train the same network on the digits, by plain SGD, for as many gradients of 32 examples. A step takes a worker 4 ms. "One slow worker": the first
-takes 16 ms for each. "Slow now and then": every tenth step, of any worker, takes 40 ms. They sleep for that long, so that the figures depend little on the number of
+takes 16 ms for each. "Slow now and then": one step in ten, of any worker and at random, takes 40 ms. They sleep for that long, so that the figures depend little on the number of
 cores. All-reduce averages the gradients of a round, so it makes fewer updates, with a learning rate that is larger by the number of workers.
 """
 

@@ -177,6 +177,7 @@ class _ServerLoop:
     def run(self) -> None:
         with _waiting_for(lambda: {self.owner._rank_of(i) for i in self.links.to if i not in self.unanswered}):
             self._answer()
+            self.owner._update.lower(self.owner.layout.zeros())  # compiles it while the workers compile their step
             pause = SHORTEST_SLEEP
             while len(self.unanswered) < len(self.clocks) or not self._finished():
                 if self._receive():

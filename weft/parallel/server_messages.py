@@ -59,6 +59,10 @@ class MessageLayout:
         kind, version, *times = buffer[: 8 * len(ServerHeader._fields)].view(np.float64).tolist()
         return ServerMessage(ServerHeader(int(kind), int(version), *times), self._arrays(buffer))
 
+    def zeros(self) -> list[np.ndarray]:
+        """Arrays as in a message."""
+        return self._arrays(np.zeros(self.nbytes, np.uint8))
+
     def _arrays(self, buffer: np.ndarray) -> list[np.ndarray]:
         return [
             buffer[begin : begin + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
