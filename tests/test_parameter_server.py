@@ -155,6 +155,9 @@ def test_a_report_is_a_table():
 @pytest.mark.parametrize("wrong", [-1, 1.5, True])
 def test_other_bounds_are_refused(wrong):
     parallel.Mesh(data=1)
+    made = parallel.ParameterServer(network(0), weft.cross_entropy, momentum)
+    with pytest.raises(UserError, match="updates is 0 or more in all, or None"):
+        made.run([], updates=wrong)
     with pytest.raises(UserError, match="staleness is 0 or more steps, or None"):
         parallel.ParameterServer(network(0), weft.cross_entropy, momentum, staleness=wrong)
 

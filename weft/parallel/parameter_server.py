@@ -58,7 +58,7 @@ class ParameterServer:
         staleness: int | None = 4,
         precision: DTypeLike | None = None,
     ) -> None:
-        _check_staleness(staleness)
+        _check("staleness", staleness, "steps")
         self.mesh, self.axis, self.staleness = meshes.current(), axis, staleness
         size, here = self.mesh.size(axis), self.mesh.index(axis)
         if self.mesh.engine != "local":
@@ -80,6 +80,7 @@ class ParameterServer:
 
         Afterwards all have the same parameters, and running statistics of the first worker. The server calls `listener` for each update.
         """
+        _check("updates", updates, "in all")
         self._agree_on_others(root=0)
         recorded: list[ServerUpdate] = []
         if self._links is None:
@@ -255,6 +256,6 @@ def _waiting_for(ranks: Callable[[], set[int]]) -> Iterator[None]:
         waits.remove(ranks)
 
 
-def _check_staleness(staleness: Any) -> None:
-    if staleness is not None and (not isinstance(staleness, int) or isinstance(staleness, bool) or staleness < 0):
-        raise UserError("ParameterServer", f"staleness is 0 or more steps, or None (unbounded), got {staleness!r}.")
+def _check(name: str, value: Any, what: str) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise UserError("ParameterServer", f"{name} is 0 or more {what}, or None (unbounded), got {value!r}.")
