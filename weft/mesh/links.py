@@ -45,6 +45,11 @@ class Link:
             raise UserError("link", f"at most {self._most} bytes fit in a message, got {x.nbytes}.")
         self._call("link.send", np.ascontiguousarray(x))
 
+    def ready(self) -> bool:
+        """Whether a message has arrived: `receive` would not wait."""
+        sent = ctypes.c_int64.from_address(int(self._words[Context.PUBLISHED])).value
+        return sent > int(self._count[0])
+
     def receive(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Wait for the next array."""
         y = np.empty(tuple(shape), dtype)
@@ -88,3 +93,26 @@ class Neighbours:
 
         self.to_next, self.from_next = link(here, False, here + 1), link(here, True, here + 1)
         self.from_previous, self.to_previous = link(here - 1, False, here - 1), link(here - 1, True, here - 1)
+
+
+class Star:
+    """The links between process 0 along an axis and each of the others: `to[i]` and `received_from[i]` lead to process i.
+
+    Process 0 has links to all others, the others have one to process 0. `message` is the largest one in bytes, in either direction.
+    """
+
+    def __init__(self, mesh: Mesh, axis: str, message: int, slots: int = 1) -> None:
+        size, here = mesh.size(axis), mesh.index(axis)
+        each = Link.nbytes(slots, message)
+        group = 2 * (size - 1) * each
+        self._memory = SharedMemory(next_number(), group * mesh.groups(axis), control_page())
+        start = self._memory.address + mesh.group(axis) * group
+
+        def link(outer: int, outward: bool, peer: int) -> Link:
+            place = start + (2 * (outer - 1) + (0 if outward else 1)) * each
+            return Link(mesh, place, peer, slots, message)
+
+        outer = range(1, size) if here == 0 else [here]
+        peers = {o: o if here == 0 else 0 for o in outer}
+        self.to = {peer: link(o, here == 0, peer) for o, peer in peers.items()}
+        self.received_from = {peer: link(o, here != 0, peer) for o, peer in peers.items()}

@@ -62,18 +62,18 @@ class Mesh:
         channels, offset = [], 0
         for (name, _), count, size in zip(self.axes, groups, sizes, strict=True):
             place = offset + self.group(name) * size
-            ranks = self._ranks_along(name)
+            ranks = self.ranks_along(name)
             channels.append(Channel(memory, place, self.coordinates[name], ranks, lanes, found.control))
             offset += count * size
         return channels
 
     def _mpi_channels(self, found: Connection, mpi: MpiLibrary) -> Sequence[MpiChannel]:
         assert found.network is not None
-        made = [MpiChannel(mpi, self._ranks_along(name), self.index(name), found.control) for name, _ in self.axes]
+        made = [MpiChannel(mpi, self.ranks_along(name), self.index(name), found.control) for name, _ in self.axes]
         found.network.channels += made
         return made
 
-    def _ranks_along(self, axis: str) -> list[int]:
+    def ranks_along(self, axis: str) -> list[int]:
         """The ranks of this process's group along an axis."""
         sizes = [n for _, n in self.axes]
         places = [{**self.coordinates, axis: i} for i in range(self.sizes[axis])]

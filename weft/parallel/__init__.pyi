@@ -10,6 +10,7 @@ from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
 from .launcher import launch as launch
+from .parameter_server import ParameterServer as ParameterServer
 from .pipeline import Pipeline as Pipeline
 from .ranks import RankPool as RankPool
 from .ranks import run as run

@@ -1,0 +1,70 @@
+"""The messages between a parameter server and its workers: a few numbers, and an array for each parameter, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..mesh.links import Link
+from ..tensor import Tensor
+
+ALIGNMENT = 64  # bytes, of every array in a message
+PARAMETERS, FINAL = 0, 1  # what the server sends: FINAL ones end the run
+GRADIENTS, DONE = 0, 1  # what a worker sends: DONE if it has no batch left
+
+
+class ServerHeader(NamedTuple):
+    """The numbers of a message. A worker sends back the version of the parameters that it has used."""
+
+    kind: int
+    version: int  # of the parameters: how many updates were made
+    loss: float = 0.0  # of the batch, from a worker
+    computing: float = 0.0  # seconds from the parameters to the gradients, from a worker
+    waiting: float = 0.0  # seconds that it waited for the parameters before
+
+
+@dataclass(frozen=True)
+class ServerMessage:
+    """A message as it was received; its arrays are views of one buffer."""
+
+    header: ServerHeader
+    arrays: list[np.ndarray]
+
+
+class MessageLayout:
+    """Where the arrays of a message are. Gradients have the shapes and dtypes of the parameters."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.types = [(p.shape, np.dtype(p.dtype.numpy)) for p in parameters]
+        self.begins, end = [], ALIGNMENT  # the header comes first
+        for shape, dtype in self.types:
+            self.begins.append(end)
+            end += -(-int(np.prod(shape)) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        self.nbytes = end
+
+    def send(self, link: Link, header: ServerHeader, tensors: Sequence[Tensor]) -> None:
+        """Send numbers and an array for each parameter; without tensors, the arrays mean nothing."""
+        buffer = np.zeros(self.nbytes, np.uint8)
+        buffer[: 8 * len(header)].view(np.float64)[:] = header
+        for array, tensor in zip(self._arrays(buffer), tensors, strict=False):
+            array[...] = tensor.numpy()
+        link.send(buffer)
+
+    def receive(self, link: Link) -> ServerMessage:
+        """Wait for a message."""
+        buffer = link.receive((self.nbytes,), np.dtype(np.uint8))
+        kind, version, *times = buffer[: 8 * len(ServerHeader._fields)].view(np.float64).tolist()
+        return ServerMessage(ServerHeader(int(kind), int(version), *times), self._arrays(buffer))
+
+    def zeros(self) -> list[np.ndarray]:
+        """Arrays as in a message."""
+        return self._arrays(np.zeros(self.nbytes, np.uint8))
+
+    def _arrays(self, buffer: np.ndarray) -> list[np.ndarray]:
+        return [
+            buffer[begin : begin + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+            for begin, (shape, dtype) in zip(self.begins, self.types, strict=True)
+        ]
