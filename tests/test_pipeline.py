@@ -13,16 +13,14 @@ from weft.parallel.pipeline_cuts import balanced, cut, trace_network
 from weft.parallel.pipeline_schedule import SCHEDULES, most_stored, schedule
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with parallel.RankPool(2, threads=1) as made:
-        yield made
+@pytest.fixture
+def pair(shared_pools):
+    return shared_pools[2]
 
 
-@pytest.fixture(scope="module")
-def four():
-    with parallel.RankPool(4, threads=1) as made:
-        yield made
+@pytest.fixture
+def four(shared_pools):
+    return shared_pools[4]
 
 
 def check(found, wanted, most):
@@ -201,7 +199,7 @@ def test_settings_are_checked(settings, message):
         parallel.Pipeline(tools.mlp(), weft.cross_entropy, optim.sgd, (12, 12), **settings)
 
 
-# --- what goes wrong: the last test, because it ends the processes ----------------------------------------------------------------
+# --- what goes wrong --------------------------------------------------------------------------------------------------------------
 
 
 def other_shape():
@@ -214,6 +212,6 @@ def other_shape():
         links.from_previous.receive((4,), np.dtype("float32"))
 
 
-def test_a_message_of_another_shape_ends_both_processes(pair):
+def test_a_message_of_another_shape_ends_both_processes():
     with pytest.raises(RunError, match="runs another program than the others"):
-        pair.run(other_shape)
+        parallel.run(other_shape, 2, threads=1)

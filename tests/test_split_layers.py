@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.parallel.split.choose import PlanSearch
 from weft.parallel.split.region import RowWindow
@@ -88,17 +89,6 @@ def examples(shape, dtype):
 # --- what every process runs -----------------------------------------------------------------------------------------------
 
 
-def mesh_of(**axes):
-    """One mesh of each form a process."""
-    found = vars(parallel).setdefault("_test_meshes", {})
-    key = tuple(axes.items())
-    if key not in found:
-        found[key] = parallel.Mesh(**axes)
-    weft.mesh.mesh._current.remove(found[key])
-    weft.mesh.mesh._current.append(found[key])
-    return found[key]
-
-
 def network(case, dtype):
     weft.random.seed(3)
     make, shape, plan = CASES[case]
@@ -173,10 +163,9 @@ def split_case(case, dtype, adam):
     return losses, result, whole_gradients(model, gradients), parallel.whole_state(model), messages
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with parallel.RankPool(4, threads=1) as made:
-        yield made
+@pytest.fixture
+def pool(shared_pools):
+    return shared_pools[4]
 
 
 def close(got, wanted, tolerance):
