@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from rank_tools import mesh_of
+from uncompiled import uncompiled
 from weft import data, nn, optim, train
 from weft.data.loader import Loader, Shard
 from weft.errors import UserError
@@ -21,7 +22,7 @@ def network():
 
 def fitted(parallel=None, micro_batches=4, epochs=2, device="reference", **settings):
     """The weights after a training, and its history. Without compiling, which would take most of the time."""
-    with weft.knobs.set(device=device):
+    with uncompiled() if device == "reference" else weft.knobs.set(device=device):
         return trained(parallel, micro_batches, epochs, **settings)
 
 
