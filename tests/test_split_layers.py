@@ -174,13 +174,16 @@ def close(got, wanted, tolerance):
     return np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
+# Each split of each layer is in one of them or compiled.
+FOUR_RANKS = ["mlp by output and input", "lenet by input map", "residual by batch", "residual by output map"]
 TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "transformer"]
 
 
 @pytest.mark.parametrize(
     ("device", "cases", "axes", "dtype", "adam", "tolerance"),
     [
-        ("reference", list(CASES), {"model": 4}, "float32", True, 1e-6),
+        ("reference", FOUR_RANKS, {"model": 4}, "float32", True, 1e-6),
+        pytest.param("reference", list(CASES), {"model": 4}, "float32", True, 1e-6, marks=pytest.mark.slow),
         ("reference", TWO_RANKS, {"data": 2, "model": 2}, "float64", False, 1e-12),
         ("cpu", ["lenet mixed"], {"model": 4}, "float32", False, 1e-6),
     ],
