@@ -91,6 +91,17 @@ def interpreted(quick_calibration: None) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def shared_pools() -> Iterator[dict[int, Any]]:
+    """Two and four processes for the tests of all files."""
+    from rank_tools import SharedPool
+
+    pools = {size: SharedPool(size) for size in (2, 4)}
+    yield pools
+    for pool in pools.values():
+        pool.close()
+
+
 _elsewhere = [0]  # checks of other processes, where tests are shared out to several
 
 

@@ -10,7 +10,7 @@ engine = collectives.mesh_of(data=size).engine
 compared = 0
 for compiled in (False, True):
     found = collectives.apply_all(size, compiled)
-    for (shape, dtype), results in zip(collectives.cases_of(size), found, strict=True):
+    for (shape, dtype), results in zip(collectives.cases_of(size, compiled), found, strict=True):
         wanted = list(collectives.expected(size, shape, dtype))[rank]
         for got, want in zip(results, wanted, strict=True):
             assert np.array_equal(got, np.asarray(want, np.float64)), (shape, dtype, compiled)

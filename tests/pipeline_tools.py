@@ -3,6 +3,7 @@
 import numpy as np
 
 import weft
+from rank_tools import mesh_of
 from weft import nn, optim, parallel, zoo
 from weft.parallel.pipeline_sums import TreeSum
 from weft.zoo.resnet import resnet_cifar
@@ -97,15 +98,6 @@ def one_process(name, micro_batches, steps, **more):
         losses.append(float(values.result() / np.float32(micro_batches)))
     tensors = {n: t.numpy() for n, t in model.named_tensors().items()}
     return losses, tensors, {n: t.numpy() for n, t in optimizer.named_state().items()}
-
-
-def mesh_of(**axes):
-    """One mesh a process for all tests."""
-    found = vars(parallel).setdefault("_test_meshes", {})
-    key = tuple(axes.items())
-    if key not in found:
-        found[key] = parallel.Mesh(**axes)
-    return found[key]
 
 
 def pipelined(name, stages, micro_batches, steps, schedule, options=(), more=()):

@@ -125,11 +125,12 @@ def is_optimized(path: Path) -> bool:
 # their time; the code without optimization computes the same bits (test_unoptimized.py). make test-all optimizes here too.
 ABOVE_THE_COMPILER = (
     "test_annotations", "test_array_api", "test_attention", "test_augment", "test_caffe", "test_checkpoint", "test_cli",
-    "test_compress", "test_cuda", "test_docs", "test_doctor", "test_extend", "test_fit", "test_fixed_point", "test_forecast",
-    "test_full_disk", "test_generate", "test_gpu", "test_grad_where", "test_index", "test_interpret", "test_label_kinds", "test_lazy",
-    "test_losses", "test_masks", "test_metrics", "test_network_text", "test_numpy_operands", "test_onnx", "test_optim",
-    "test_published", "test_quantize", "test_random", "test_recipes", "test_recurrent", "test_report", "test_runner", "test_saved",
-    "test_scheduler", "test_stopping", "test_studio", "test_triton", "test_vmap", "test_zoo",
+    "test_compress", "test_cuda", "test_data_parallel", "test_docs", "test_doctor", "test_ensemble", "test_extend", "test_fit",
+    "test_fixed_point", "test_folds", "test_forecast", "test_full_disk", "test_generate", "test_gpu", "test_grad_where", "test_index",
+    "test_interpret", "test_label_kinds", "test_lazy", "test_losses", "test_masks", "test_metrics", "test_network_text",
+    "test_numpy_operands", "test_onnx", "test_optim", "test_pipeline", "test_plan", "test_published", "test_quantize", "test_random",
+    "test_ray_cluster", "test_recipes", "test_recurrent", "test_report", "test_runner", "test_saved", "test_scheduler",
+    "test_split_layers", "test_stopping", "test_studio", "test_sweep", "test_triton", "test_vmap", "test_zoo",
 )  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.

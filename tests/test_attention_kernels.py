@@ -44,8 +44,18 @@ CASES = {
     "bias and slopes": Case((2, 2, 2, 17, 33, 6, 3), LOWER, 0.0, ("bias", "slopes")),
     "dropout": Case((2, 2, 1, 17, 33, 6, 3), FULL, 0.3, ("key", "offset")),
     "dropout, keys in fours": Case((2, 2, 1, 17, 68, 6, 3), LOWER, 0.3, ("key", "offset")),
-    "all": Case((2, 4, 2, 37, 41, 10, 9), (9, 2, "lower_right"), 0.2, ("mask", "bias", "lengths", "slopes", "key", "offset")),
+    "all": Case((2, 2, 1, 37, 41, 10, 9), (9, 2, "lower_right"), 0.2, ("mask", "bias", "lengths", "slopes", "key", "offset")),
 }  # fmt: skip
+
+
+def cases(*quick: str) -> list[Any]:
+    """All of them; `make test` takes the quick ones, which have each option and each way through the kernels once."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in CASES]
+
+
+DTYPES = [
+    pytest.param(np.float16, marks=pytest.mark.slow), ml_dtypes.bfloat16, pytest.param(np.float64, marks=pytest.mark.slow),
+]  # fmt: skip
 
 
 def inputs_of(case: Case, dtype: Any, seed: int = 0) -> list[np.ndarray]:
@@ -82,17 +92,17 @@ def assert_right(case: Case, dtype: Any, how: Any = weft.jit) -> None:
         close(y.numpy(), expected, y.dtype, slack=4.0 if y.dtype is weft.float32 else 1.0)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases("one", "grouped, several blocks of keys", "lower right, more queries", "window", "lengths, upper left, mask", "dropout, keys in fours", "all"))  # fmt: skip
 def test_on_a_cpu(name: str) -> None:
     assert_right(CASES[name], np.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_dtypes(dtype: Any) -> None:
     assert_right(CASES["all"], dtype)
 
 
-@pytest.mark.parametrize("name", ["grouped, several blocks of keys", "all"])
+@pytest.mark.parametrize("name", ["grouped, several blocks of keys", pytest.param("all", marks=pytest.mark.slow)])
 def test_bits_do_not_depend_on_threads(name: str) -> None:
     """With several threads and few heads, gradients of queries and of keys are computed one after the other."""
     found = []
@@ -202,14 +212,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
         yield
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases("lower right, more keys", "lengths, upper left, mask", "all"))
 def test_on_a_gpu(name: str, gpu: Any) -> None:
     assert_right(CASES[name], np.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_dtypes_on_a_gpu(dtype: Any, gpu: Any) -> None:
-    assert_right(CASES["all"], dtype)
+    assert_right(CASES["bias and slopes"], dtype)
 
 
 def test_gpus_decompose_attention_unless_asked_for_kernels() -> None:

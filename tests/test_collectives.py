@@ -6,26 +6,16 @@ import numpy as np
 import pytest
 
 import weft
+from rank_tools import mesh_of
 from weft import parallel
 from weft.errors import RunError
 from weft.mesh.channels import SLOT_BYTES
 from weft.mesh.world import read_world
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def pool(request):
-    with parallel.RankPool(request.param, threads=1) as made:
-        made.size = request.param
-        yield made
-
-
-def mesh_of(**axes):
-    """One mesh a process for all tests."""
-    found = vars(parallel).setdefault("_test_meshes", {})
-    key = tuple(axes.items())
-    if key not in found:
-        found[key] = parallel.Mesh(**axes)
-    return found[key]
+@pytest.fixture(params=[2, 4])
+def pool(request, shared_pools):
+    return shared_pools[request.param]
 
 
 def values(rank, shape, dtype):
@@ -49,8 +39,10 @@ CASES = [
 ]  # fmt: skip
 
 
-def cases_of(size):
-    """All dtypes with 2 processes; with more, those that are summed in different ways."""
+def cases_of(size, compiled):
+    """All dtypes with 2 processes; with more, those that are summed in different ways. Without `jit`, each op of each case is a program."""
+    if not compiled:
+        return [((33, 129), "float32"), ((9,), "int64")] if size == 4 else [((), "float32"), ((1000,), "float16")]
     return [(shape, dtype) for shape, dtype in CASES if size == 2 or dtype in ("float32", "int64", "float16")]
 
 
@@ -71,8 +63,8 @@ def every_collective(x, parts, size):
 def apply_all(size, compiled):
     """All collectives on all cases: compiled, in one program."""
     rank = mesh_of(data=size).index("data")
-    xs = [weft.asarray(values(rank, shape, dtype)).astype(dtype) for shape, dtype in cases_of(size)]
-    partss = [weft.asarray(values(rank, (size, *shape), dtype)).astype(dtype) for shape, dtype in cases_of(size)]
+    xs = [weft.asarray(values(rank, shape, dtype)).astype(dtype) for shape, dtype in cases_of(size, compiled)]
+    partss = [weft.asarray(values(rank, (size, *s), dtype)).astype(dtype) for s, dtype in cases_of(size, compiled)]
 
     def f(xs, partss):
         return [every_collective(x, parts, size) for x, parts in zip(xs, partss, strict=True)]
@@ -113,7 +105,7 @@ def expected(size, shape, dtype):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_every_collective_gives_what_numpy_gives(pool, compiled):
     found = pool.run(apply_all, pool.size, compiled)
-    for number, (shape, dtype) in enumerate(cases_of(pool.size)):
+    for number, (shape, dtype) in enumerate(cases_of(pool.size, compiled)):
         for rank, wanted in enumerate(expected(pool.size, shape, dtype)):
             for got, want in zip(found[rank][number], wanted, strict=True):
                 assert np.array_equal(got, np.asarray(want, np.float64)), (shape, dtype, rank)
@@ -203,14 +195,6 @@ def many_threads():
     return f(x).numpy().tobytes(), parallel.all_reduce(x, "data").numpy()[-1]
 
 
-def test_processes_may_have_several_threads(pool):
-    if pool.size != 2:  # the one with a thread for each process
-        return
-    results = [pool.run(many_threads), parallel.run(many_threads, 2, threads=3)]
-    assert len({part for result in results for part, _ in result}) == 1
-    assert results[0][0][1] == 40_004.0
-
-
 # --- what goes wrong ------------------------------------------------------------------------------------------------------------
 
 
@@ -237,10 +221,18 @@ def one_ends():
     parallel.all_reduce(weft.ones(3), "data")
 
 
+def test_processes_may_have_several_threads_and_another_order_ends_them(shared_pools):
+    with parallel.RankPool(2, threads=3) as threaded:
+        results = [shared_pools[2].run(many_threads), threaded.run(many_threads)]
+        assert len({part for result in results for part, _ in result}) == 1
+        assert results[0][0][1] == 40_004.0
+        with pytest.raises(RunError, match="runs another program than the others, or in another order"):
+            threaded.run(other_order)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (other_order, "runs another program than the others, or in another order"),
         (one_fails, r"rank 1 failed: ValueError: no luck \(test_collectives.py"),
         (one_ends, "rank 1 (died|ended with exit status 3)"),
     ],

@@ -1,19 +1,16 @@
 """Data-parallel training: several processes give the bits of one that accumulates the same micro-batches."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import weft
-from weft import data, nn, optim, parallel, train
+from rank_tools import mesh_of
+from uncompiled import uncompiled
+from weft import data, nn, optim, train
 from weft.data.loader import Loader, Shard
 from weft.errors import UserError
-
-
-@pytest.fixture(scope="module", params=[2, 4])
-def pool(request):
-    with parallel.RankPool(request.param) as made:
-        made.size = request.param
-        yield made
 
 
 def network():
@@ -23,10 +20,15 @@ def network():
     )
 
 
-def fitted(parallel=None, micro_batches=4, epochs=2, **settings):
-    """The weights after a training, and its history."""
+def fitted(parallel=None, micro_batches=4, epochs=2, device="reference", **settings):
+    """The weights after a training, and its history. Without compiling, which would take most of the time."""
+    with uncompiled() if device == "reference" else weft.knobs.set(device=device):
+        return trained(parallel, micro_batches, epochs, **settings)
+
+
+def trained(parallel, micro_batches, epochs, **settings):
     model, splits = network(), data.open_dataset("digits")
-    some = data.Subset(splits.train, np.arange(240))
+    some = data.Subset(splits.train, np.arange(144))
     result = train.fit(
         model, some, data.Subset(splits.test, np.arange(90)), batch=48, epochs=epochs, rate=1e-2, seed=1,
         prepare=data.ToFloat(), parallel=parallel, micro_batches=micro_batches, **settings,
@@ -40,16 +42,30 @@ def equal(a, b, without=()):
 
 @pytest.fixture(scope="module")
 def alone():
-    return fitted()
+    """What one process gives, by its device."""
+    return {device: fitted(device=device) for device in ("reference", "cpu")}
 
 
 STATISTICS = ("layers.1.mean", "layers.1.var")
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2])
-def test_processes_give_the_bits_of_one_that_accumulates(pool, alone, zero):
-    weights, history = alone
-    for mine, told in pool.run(fitted_with, pool.size, {"zero": zero}):
+@pytest.mark.parametrize(
+    ("size", "zero", "device"),
+    [
+        (2, 0, "reference"),
+        (2, 2, "cpu"),
+        (4, 1, "reference"),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in itertools.product((2, 4), (0, 1, 2), ("cpu",))
+            if more[:2] != (2, 2)
+        ),
+    ],
+)
+def test_processes_give_the_bits_of_one_that_accumulates(shared_pools, alone, size, zero, device):
+    pool = shared_pools[size]
+    weights, history = alone[device]
+    for mine, told in pool.run(fitted_with, pool.size, {"zero": zero, "device": device}):
         # With several micro-batches a process, running statistics follow each other in another order.
         assert equal(weights, mine, STATISTICS if pool.size == 2 else ())
         assert told[-1]["train_accuracy"] == pytest.approx(history[-1]["train_accuracy"], abs=1e-6)
@@ -60,12 +76,14 @@ def fitted_with(size, settings):
     return fitted(f"data:{size}", **settings)
 
 
-def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(pool, tmp_path, alone):
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(shared_pools, size, tmp_path, alone):
+    pool = shared_pools[size]
     first = pool.run(fitted_with, pool.size, {"epochs": 1, "zero": 2, "folder": str(tmp_path / "run")})
     weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True)
     assert len(first[0][1]) == 1
     assert len(history) == 2
-    assert equal(weights, alone[0], STATISTICS if pool.size == 2 else ())
+    assert equal(weights, alone["reference"][0], STATISTICS if pool.size == 2 else ())
     again = pool.run(fitted_with, pool.size, {"epochs": 3, "zero": 1, "folder": str(tmp_path / "run"), "resume": True})
     assert equal(again[0][0], again[-1][0])
     assert [row["epoch"] for row in again[0][1]] == [1, 2, 3]
@@ -73,7 +91,11 @@ def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(pool
 
 def clipped(size):
     """A step with each optimizer that has state, and a limit on the norm."""
-    mesh = parallel.Mesh(data=size) if size > 1 else None
+    with weft.knobs.set(device="reference"):
+        return clipped_steps(mesh_of(data=size) if size > 1 else None)
+
+
+def clipped_steps(mesh):
     rank = mesh.index("data") if mesh else 0
     results = {}
     for name in ("sgd", "adamw", "lion", "rmsprop"):
@@ -93,12 +115,11 @@ def clipped(size):
     return results
 
 
-def test_every_optimizer_averages_and_clips_alike(pool):
-    if pool.size == 2:
-        wanted = clipped(1)
-        for found in pool.run(clipped, 2):
-            for key, weights in found.items():
-                assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
+def test_every_optimizer_averages_and_clips_alike(shared_pools):
+    wanted = clipped(1)
+    for found in shared_pools[2].run(clipped, 2):
+        for key, weights in found.items():
+            assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
 
 
 def alone_and_apart(size):

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from uncompiled import uncompiled
 from weft import cli, data
 from weft.errors import RunError, UserError
 from weft.io import load
@@ -23,7 +24,6 @@ from weft.jobs.queue import JobQueue
 from weft.jobs.recipes import with_recipe
 from weft.jobs.record import DONE, WAITING, JobRecord
 from weft.jobs.worker import work
-from weft.knobs import knobs
 
 CLASSES = 3
 
@@ -61,10 +61,11 @@ class InProcess:
 
 
 @pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cross_validation, "Runner", InProcess)
-    monkeypatch.setattr(knobs, "device", "reference")  # compiling takes longer than these trainings
     monkeypatch.setattr(InProcess, "before", staticmethod(lambda job: None))
+    with uncompiled():
+        yield
 
 
 # --- stratification, checked against counts made here ----------------------------------------------------------------------------

@@ -49,11 +49,6 @@ def test_ranks_are_started_and_the_first_one_is_shown(script):
     assert sorted(found.stderr.splitlines()) == ["[1] warned", "warned"]
 
 
-def test_all_output_is_shown_behind_the_ranks(script):
-    found = run(script("", "--all-output"))
-    assert sorted(found.stdout.splitlines()) == ["[0] begins 0 1 []", "[1] begins 1 1 []"]
-
-
 def test_an_exception_ends_all_and_is_named_once(script):
     found = run(script("if rank == 1: raise ValueError('no luck')\nwhile True: step()", "-t", "1"))
     assert found.returncode == 1
@@ -70,16 +65,23 @@ def test_a_stopped_rank_is_noticed(script):
     assert (found.returncode, "weft: [parallel] rank 0 has not answered for" in found.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
-def test_signals_to_the_launcher_end_all_ranks(script, number, status):
+@pytest.mark.parametrize(
+    ("number", "status"), [("SIGINT", 130), pytest.param("SIGTERM", 143, marks=pytest.mark.slow), ("SIGKILL", -9)]
+)
+def test_all_output_is_shown_and_signals_to_the_launcher_end_all_ranks(script, number, status):
     process = subprocess.Popen(
         script("print('pid', os.getpid(), flush=True)\nwhile True: step()", "--all-output"),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
-    pids = []
+    pids, others = [], set()
     while len(pids) < 2:
-        words = process.stdout.readline().split()
-        pids += [int(words[2])] if words[1] == "pid" else []
+        line = process.stdout.readline().rstrip()
+        words = line.split()
+        if words[1] == "pid":
+            pids.append(int(words[2]))
+        else:
+            others.add(line)
+    assert others == {"[0] begins 0 1 []", "[1] begins 1 1 []"}
     process.send_signal(signal.Signals[number])
     assert process.wait(20) == status
     process.stdout.close()

@@ -13,16 +13,14 @@ from weft.parallel.pipeline_cuts import balanced, cut, trace_network
 from weft.parallel.pipeline_schedule import SCHEDULES, most_stored, schedule
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with parallel.RankPool(2, threads=1) as made:
-        yield made
+@pytest.fixture
+def pair(shared_pools):
+    return shared_pools[2]
 
 
-@pytest.fixture(scope="module")
-def four():
-    with parallel.RankPool(4, threads=1) as made:
-        yield made
+@pytest.fixture
+def four(shared_pools):
+    return shared_pools[4]
 
 
 def check(found, wanted, most):
@@ -52,14 +50,26 @@ def test_both_schedules_give_the_bits_of_one_process_and_1f1b_stores_less(pair):
     assert gpipe.ideal == 0.25
 
 
+def interpreted(*given):
+    """A pipeline whose programs are not compiled, which takes most of the time."""
+    with weft.knobs.set(device="reference"):
+        return tools.pipelined(*given)
+
+
 def test_an_embedding_that_two_stages_share_gets_the_sum_of_their_gradients(four):
-    wanted = tools.one_process("tied", 4, 2, clip_norm=0.5)
-    found = four.run(tools.pipelined, "tied", 4, 4, 2, "1f1b", (), (("clip_norm", 0.5),))
+    with weft.knobs.set(device="reference"):
+        wanted = tools.one_process("tied", 4, 2, clip_norm=0.5)
+    found = four.run(interpreted, "tied", 4, 4, 2, "1f1b", (), (("clip_norm", 0.5),))
     check(found, wanted, 1e-6)
     assert found[0][3].layers[-1] == "after layers.4 to the loss"
 
 
 def with_data_axis():
+    with weft.knobs.set(device="reference"):
+        return two_pipelines()
+
+
+def two_pipelines():
     mesh = tools.mesh_of(data=2, stage=2)
     x, y = (np.split(part, 2)[mesh.index("data")] for part in tools.data("mlp"))
     weft.random.seed(5)
@@ -69,7 +79,9 @@ def with_data_axis():
 
 def test_a_pipeline_can_be_data_parallel_as_well(four):
     """Two pipelines with two micro-batches each train like one process with four."""
-    check(four.run(with_data_axis), tools.one_process("mlp", 4, 2), 1e-6)
+    found = four.run(with_data_axis)
+    with weft.knobs.set(device="reference"):
+        check(found, tools.one_process("mlp", 4, 2), 1e-6)
 
 
 def resumed(values, state):
@@ -201,7 +213,7 @@ def test_settings_are_checked(settings, message):
         parallel.Pipeline(tools.mlp(), weft.cross_entropy, optim.sgd, (12, 12), **settings)
 
 
-# --- what goes wrong: the last test, because it ends the processes ----------------------------------------------------------------
+# --- what goes wrong --------------------------------------------------------------------------------------------------------------
 
 
 def other_shape():
@@ -214,6 +226,6 @@ def other_shape():
         links.from_previous.receive((4,), np.dtype("float32"))
 
 
-def test_a_message_of_another_shape_ends_both_processes(pair):
+def test_a_message_of_another_shape_ends_both_processes():
     with pytest.raises(RunError, match="runs another program than the others"):
-        pair.run(other_shape)
+        parallel.run(other_shape, 2, threads=1)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import weft
+from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.cli import main
 from weft.errors import UserError
@@ -356,7 +357,7 @@ def _flat(step):
 
 def planned_bytes(batch):
     """Runs in each of two ranks: what the compiler planned for a data parallel step."""
-    parallel.Mesh(data=2)
+    mesh_of(data=2)
     model, x = small_model(), weft.ones((batch, 3, 8, 8))
     model(x)
     weights = model.parameters()
@@ -376,15 +377,9 @@ def planned_bytes(batch):
 
 
 @pytest.mark.parametrize("batch", [16, 32])
-def test_memory_of_two_ranks_is_that_of_the_planned_data_parallel_program(small_work, two_ranks, batch):
+def test_memory_of_two_ranks_is_that_of_the_planned_data_parallel_program(small_work, shared_pools, batch):
     made = predict(small_work, small_work, ParallelSplit(data=2), FakeCluster(overlap=False), batch)
-    assert made.memory.total == pytest.approx(two_ranks.run(planned_bytes, batch)[0], rel=0.08)
-
-
-@pytest.fixture(scope="module")
-def two_ranks():
-    with parallel.RankPool(2, threads=1) as pool:
-        yield pool
+    assert made.memory.total == pytest.approx(shared_pools[2].run(planned_bytes, batch)[0], rel=0.08)
 
 
 def test_projection_to_a_faster_machine_is_faster(small_work):

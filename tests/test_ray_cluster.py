@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from uncompiled import uncompiled
 from weft import locks
 from weft.cli import main
 from weft.errors import RunError, UserError
@@ -34,7 +35,6 @@ from weft.jobs.remote_training import RemoteTraining, remove_left_folders
 from weft.jobs.submission import submit
 from weft.jobs.sweep_record import find_sweep
 from weft.jobs.training import train, train_or_resume
-from weft.knobs import knobs
 from weft.locks import one_writer
 from weft.signals import Terminated, handling
 
@@ -174,7 +174,7 @@ class _Hangs(BaseException):
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
+def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRay]:
     made = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", made)
     monkeypatch.setattr(RemoteTraining, "_start", lambda self: setattr(self, "process", InProcess(self.job)))
@@ -184,11 +184,11 @@ def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     monkeypatch.setattr("weft.jobs.sweep_search.POLL", 0.0)
     monkeypatch.setattr(InProcess, "stops_after", [])
     monkeypatch.setattr(InProcess, "trained", [])
-    monkeypatch.setattr(knobs, "device", "reference")  # compiling takes longer than these trainings
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
     monkeypatch.chdir(tmp_path)
-    return made
+    with uncompiled():
+        yield made
 
 
 def blobs(path: Path) -> Path:
@@ -291,14 +291,14 @@ def test_a_training_that_never_gets_anywhere_fails(ray: FakeRay, tmp_path: Path)
 
 def test_losses_count_since_the_last_checkpoint(ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long training on nodes that come and go must not end after a few of them."""
-    queue, (job,) = queued(tmp_path, "long", epochs=4)
+    queue, (job,) = queued(tmp_path, "long", epochs=3)
     monkeypatch.setattr(cluster_runner, "ATTEMPTS", 2)
-    InProcess.stops_after = [1, 2, 3]
+    InProcess.stops_after = [1, 2]
     ray.lose = lambda actor, method: actor.called.count("report") > 3
     ClusterRunner(queue, ClusterPlan()).run()
     assert job.state.state == DONE
-    assert epochs(job) == [1, 2, 3, 4]
-    assert len(ray.actors) == 4
+    assert epochs(job) == [1, 2, 3]
+    assert len(ray.actors) == 3
 
 
 def test_a_lost_training_waits_before_it_is_started_again(ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -424,20 +424,20 @@ def test_the_jobs_of_a_killed_driver_continue(ray: FakeRay, tmp_path: Path) -> N
 
 def test_a_sweep_on_a_cluster(ray: FakeRay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
-    given = settings(tmp_path, rate="log:1e-3..1e-1", trials=3, jobs=2, name="wide", cluster="ray", epochs=2)
+    given = settings(tmp_path, rate="log:1e-3..1e-1", trials=2, jobs=2, name="wide", cluster="ray", epochs=2)
     InProcess.stops_after = [1]
     ray.lose = lambda actor, method: actor is ray.actors[0] and actor.called.count("report") > 4
     words = [f"{name}={value}" for name, value in given.items()]
     assert main(["sweep", *words]) == 0
     record = find_sweep(tmp_path / "runs", "wide")
-    assert [one.state for one in record.trials()] == ["finished"] * 3
+    assert [one.state for one in record.trials()] == ["finished"] * 2
     assert record.plan.cluster == ClusterPlan("ray")
-    assert len(ray.actors) == 4, "one trial was continued"
+    assert len(ray.actors) == 3, "one trial was continued"
     assert ray.addresses == ["auto"]
     assert not (tmp_path / "runs" / ".jobs").exists(), "no runner of this machine may start them"
-    assert main(["sweep", "wide", "trials=4", f"runs={tmp_path / 'runs'}", "cluster=head:6379"]) == 0
+    assert main(["sweep", "wide", "trials=3", f"runs={tmp_path / 'runs'}", "cluster=head:6379"]) == 0
     assert ray.addresses == ["auto", "head:6379"]
-    assert len(find_sweep(tmp_path / "runs", "wide").trials()) == 4
+    assert len(find_sweep(tmp_path / "runs", "wide").trials()) == 3
     capsys.readouterr()
     assert main(["sweep", *[word for word in words if not word.startswith("cluster")]]) == 2
     assert "was begun on a cluster. Add cluster=head:6379, or give another name=." in capsys.readouterr().err
@@ -445,9 +445,9 @@ def test_a_sweep_on_a_cluster(ray: FakeRay, tmp_path: Path, capsys: pytest.Captu
 
 def test_folds_on_a_cluster_and_here(ray: FakeRay, tmp_path: Path) -> None:
     given = with_recipe("test", settings(tmp_path, name="cv", epochs=1))
-    folder = cross_validate(given, 3, 2, cluster=ClusterPlan())
-    assert [run.name for run in fold_runs(folder)] == ["cv-fold1", "cv-fold2", "cv-fold3"]
-    assert len(ray.actors) == 3
+    folder = cross_validate(given, 2, 2, cluster=ClusterPlan())
+    assert [run.name for run in fold_runs(folder)] == ["cv-fold1", "cv-fold2"]
+    assert len(ray.actors) == 2
     with np.load(folder / "out_of_fold.npz") as found:
         assert sorted(found["index"]) == list(range(90))
 

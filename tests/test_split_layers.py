@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.parallel.split.choose import PlanSearch
 from weft.parallel.split.region import RowWindow
@@ -88,17 +89,6 @@ def examples(shape, dtype):
 # --- what every process runs -----------------------------------------------------------------------------------------------
 
 
-def mesh_of(**axes):
-    """One mesh of each form a process."""
-    found = vars(parallel).setdefault("_test_meshes", {})
-    key = tuple(axes.items())
-    if key not in found:
-        found[key] = parallel.Mesh(**axes)
-    weft.mesh.mesh._current.remove(found[key])
-    weft.mesh.mesh._current.append(found[key])
-    return found[key]
-
-
 def network(case, dtype):
     weft.random.seed(3)
     make, shape, plan = CASES[case]
@@ -173,10 +163,9 @@ def split_case(case, dtype, adam):
     return losses, result, whole_gradients(model, gradients), parallel.whole_state(model), messages
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with parallel.RankPool(4, threads=1) as made:
-        yield made
+@pytest.fixture
+def pool(shared_pools):
+    return shared_pools[4]
 
 
 def close(got, wanted, tolerance):
@@ -185,13 +174,16 @@ def close(got, wanted, tolerance):
     return np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
+# Each split of each layer is in one of them or compiled.
+FOUR_RANKS = ["mlp by output and input", "lenet by input map", "residual by batch", "residual by output map"]
 TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "transformer"]
 
 
 @pytest.mark.parametrize(
     ("device", "cases", "axes", "dtype", "adam", "tolerance"),
     [
-        ("reference", list(CASES), {"model": 4}, "float32", True, 1e-6),
+        ("reference", FOUR_RANKS, {"model": 4}, "float32", True, 1e-6),
+        pytest.param("reference", list(CASES), {"model": 4}, "float32", True, 1e-6, marks=pytest.mark.slow),
         ("reference", TWO_RANKS, {"data": 2, "model": 2}, "float64", False, 1e-12),
         ("cpu", ["lenet mixed"], {"model": 4}, "float32", False, 1e-6),
     ],

@@ -221,7 +221,7 @@ def test_accuracy_against_size_has_a_front(tmp_path: Path) -> None:
     assert "Pareto front" in (record.folder / "report.html").read_text()
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("step", [1, 5, 8, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3, 11))])
 def test_a_killed_search_goes_on_without_losing_or_repeating_a_trial(step: int, tmp_path: Path) -> None:
     given = {**SPACE, "trials": 7, "jobs": 2, "pruner": "none"}
     trials = FakeTrials(tmp_path / "fake")
