@@ -30,7 +30,16 @@ def test_sgd_has_momentum_unless_told_otherwise() -> None:
 
 def test_an_optimizer_is_given_its_own_settings() -> None:
     found = optimizer_settings(settings(optimizer="adamw", betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, average=0.99))
-    assert found == {"b1": 0.8, "b2": 0.95, "eps": 1e-6, "weight_decay": 0.1, "average": 0.99, "accumulate": 1}
+    assert found == {
+        "b1": 0.8,
+        "b2": 0.95,
+        "eps": 1e-6,
+        "weight_decay": 0.1,
+        "average": 0.99,
+        "accumulate": 1,
+        "zero": 0,
+        "local_steps": 1,
+    }
     assert optimizer_settings(settings(optimizer="sgd", nesterov=True))["nesterov"] is True
     with pytest.raises(UserError, match="adam takes betas, eps, weight_decay, got momentum"):
         optimizer_settings(settings(momentum=0.5))

@@ -11,6 +11,7 @@ from uncompiled import uncompiled
 from weft import data, nn, optim, train
 from weft.data.loader import Loader, Shard
 from weft.errors import UserError
+from weft.parallel import synchronize_batch_norms
 
 
 def network():
@@ -124,7 +125,7 @@ def test_every_optimizer_averages_and_clips_alike(shared_pools):
 
 def alone_and_apart(size):
     """Local SGD, and a batch norm over all processes, beside what they should give."""
-    mesh = parallel.Mesh(data=size)
+    mesh = mesh_of(data=size)
     rng = np.random.default_rng(5)
     batches = rng.normal(size=(4, size, 3, 2)).astype(np.float32)
     mine = batches[:, mesh.index("data")]
@@ -142,7 +143,7 @@ def normalized(batches, mesh=None):
     model = nn.Sequential(nn.Conv1d(2, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 1))
     model(weft.zeros((2, 2, 1)))
     if mesh is not None:
-        parallel.synchronize_batch_norms(model)
+        synchronize_batch_norms(model)
     optimizer = optim.sgd(model, rate=0.1, momentum=0.9, axis=None if mesh is None else "data")
     step = weft.jit(lambda x: optimizer.minimize((model(x) ** 2).mean()))
     for batch in batches[:2]:
@@ -150,7 +151,8 @@ def normalized(batches, mesh=None):
     return [t.numpy().copy() for t in model.named_tensors().values()]
 
 
-def test_local_sgd_and_synchronized_batch_norm(pool):
+def test_local_sgd_and_synchronized_batch_norm(shared_pools):
+    pool = shared_pools[2]
     rng = np.random.default_rng(5)
     batches = rng.normal(size=(4, pool.size, 3, 2)).astype(np.float32)
     ws = np.ones((pool.size, 2), np.float32)

@@ -11,14 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft import nn, zoo
+from weft import nn
 
 TWINS: dict[str, Any] = {
     "convolutions": lambda: nn.Sequential(
         nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 8, 3, groups=8), nn.SiLU(),
         nn.GlobalAvgPool(), nn.Linear(8, 3),
     ),
-    "vit": lambda: zoo.vit(4, size=16, patch=8, features=8, heads=2, layers=1),
+    "dense": lambda: nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)),
 }  # fmt: skip
 
 

@@ -55,6 +55,8 @@ def read_options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """
     found: dict[str, Any] = {}
     rest = list(words)
+    if rest[:1] == ["help"]:
+        raise Help("launch", "", {})
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         word, equals, value = rest.pop(0).partition("=")
         if word in ("-h", "--help"):

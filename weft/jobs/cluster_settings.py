@@ -55,7 +55,7 @@ def cluster_plan(
     device = device or knobs.device
     if device.startswith("cuda:"):
         raise UserError(where, f"device=cuda is required on a cluster, which chooses the GPU, got device={device}.")
-    on_gpu = device == "cuda"
+    on_gpu = device.startswith("cuda")
     gpus = own["gpus"] if own["gpus"] is not None else float(on_gpu)
     if on_gpu != (gpus > 0):
         raise UserError(where, f"gpus= must suit the device, got gpus={gpus:g} and device={device}. Leave gpus= out, or change device=.")  # fmt: skip

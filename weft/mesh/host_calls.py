@@ -10,7 +10,6 @@ import numpy as np
 
 from ..compiler import cpu as compiler
 from ..compiler.cpu.collective.layout import FAILED, TABLE
-from ..compiler.cpu.library import is_number
 from ..compiler.ir.plan import PlanPhase
 
 
@@ -25,7 +24,9 @@ def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table
     status[TABLE] = table
     pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}
     known = {**pointers, "tid": 0, "threads": 1}
-    function = native_function(linked_symbol(phase.symbol, engine), tuple(map(is_number, phase.arguments)))
+    function = native_function(
+        linked_symbol(phase.symbol, engine), tuple(map(compiler.library.is_number, phase.arguments))
+    )
     function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
     return int(status[1]) if status[0] == FAILED else None
 

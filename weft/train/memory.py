@@ -69,17 +69,21 @@ def total(memory: CallMemory) -> int:
 def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> CallMemory:
     """The memory of a step if it fits; else an error with a batch size that does. The step is compiled, as it must be anyway.
 
-    `gradients` are the bytes that gradients take when they are accumulated.
+    `gradients` are the bytes of the gradients; accumulated over n calls, as many are kept as n - 1 has bits (optim/accumulation.py).
     """
     step.lower(*_like(dataset, batch))
     wanted, free = need(step, dataset, batch), free_bytes()
     if free is None or total(wanted) <= SHARE * free:
         return wanted
 
+    full = batch
+
     def accumulating(batch: int) -> int:
-        """The memory of a step with gradient accumulation: another program, whose plan may be a little larger."""
+        """The memory of a step that accumulates gradients over more calls: another program, whose plan may be a little larger."""
         found = need(step, dataset, batch)
-        return total(found) + (gradients + found.work // MARGIN if accumulate == 1 else 0)
+        calls = accumulate * -(-full // batch)
+        kept = (calls - 1).bit_length() - (accumulate - 1).bit_length()
+        return total(found) + gradients * kept + found.work // MARGIN
 
     start = batch // 2  # memory shrinks at most in proportion to the batch: sizes that cannot fit are not planned
     while start > 1 and total(wanted) * start / batch > SHARE * free:
