@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..control import cond
 from ..derivatives import gradients
 from ..dtypes import float32, int64
 from ..errors import Scope, UserError, in_scope
@@ -179,7 +180,7 @@ class Optimizer:
         full = self.calls + 1 >= self.common.accumulate
         kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
         with unless(full, [t for t in self.tensors() if id(t) not in kept]):
-            self._move(totals, which)
+            self._move(totals, which, full)
         self.calls.assign(where(full, 0, self.calls + 1))
 
     def _fitting(self, g: Any, p: Tensor) -> Tensor:
@@ -197,10 +198,10 @@ class Optimizer:
             p.grad = None
         return found
 
-    def _move(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
-        """Update the parameters by the sums of the gradients of all calls and processes."""
+    def _move(self, gs: Sequence[Tensor], which: Sequence[int], full: Tensor | None = None) -> None:
+        """Update the parameters by the sums of the gradients of all calls and processes; nothing is sent unless it is `full`."""
         batches = self.common.accumulate * self.share.size
-        gs = [g / float(batches) for g in self.share.sums(gs)] if batches > 1 else gs
+        gs = [g / float(batches) for g in self._sums(gs, full)] if batches > 1 else gs
         if self.common.clip_value is not None:
             gs = clip_value(gs, self.common.clip_value)
         if self.common.clip_norm is not None:
@@ -223,6 +224,15 @@ class Optimizer:
         for average, p in zip(self.averages, self.parameters, strict=False):
             keep = self.common.average or 0.0
             average.assign(average * keep + _plain(p) * (1.0 - keep))
+
+    def _sums(self, gs: Sequence[Tensor], full: Tensor | None) -> Sequence[Tensor]:
+        """The sums of gradients over all processes, if the last call of several is done."""
+        if full is None or self.share.size == 1:
+            return self.share.sums(gs)
+        found: Sequence[Tensor] = cond(
+            full, lambda *gs: tuple(self.share.sums(gs)), lambda *gs: tuple(map(self.share.state_of, gs)), *gs
+        )
+        return found
 
     # --- around steps -----------------------------------------------------------------------------------------------------
 

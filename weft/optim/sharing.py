@@ -1,7 +1,6 @@
 """How the processes of a data-parallel training share gradients, parameters and the state of an optimizer.
 
-All processes have all parameters. Gradients are summed in buckets, so that a few large messages are sent instead of many small ones, and as
-soon as the backward pass has made them. With `zero`, each process keeps the state of a part of every parameter only, updates that part, and
+All processes have all parameters. Gradients are summed in buckets, which an engine may send as one message. With `zero`, each process keeps the state of a part of every parameter only, updates that part, and
 the parts are gathered (ZeRO): zero=1 sums whole gradients, zero=2 gives each process the sum of its part alone.
 """
 
