@@ -403,6 +403,7 @@ def trained(module: Any, *inputs: Any) -> Any:
     return loss
 
 
+@pytest.mark.slow
 def test_a_compiled_training_step() -> None:
     """It does what the plain one does, and changes every parameter."""
     weft.seed(0)

@@ -128,7 +128,7 @@ def test_cudnn_computes_attention_where_it_is_faster(clock, band):
     found = []
     for faster in ("own", "library"):
         clock.speeds, clock.dnn.runs[:] = {"own": 2.0, "library": 2.0, faster: 1.0}, []
-        with weft.knobs.set(cache=f"{weft.knobs.cache}-{faster}"):
+        with weft.knobs.set(cache=f"{weft.knobs.cache}-{faster}", gpu_attention=1):
             clock.libraries.choices._here.clear()
             made = weft.jit(loss)
             value, gradients = made(q, k, v)

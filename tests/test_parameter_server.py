@@ -116,6 +116,7 @@ def test_no_worker_gets_further_ahead_of_the_slowest_than_the_bound(trio, tmp_pa
         assert difference(tensors_there, tensors) == 0.0
 
 
+@pytest.mark.slow
 def test_without_a_bound_the_fast_worker_never_waits_for_the_slow_one(trio, tmp_path):
     (report, _), *_ = trio.run(trained, None, (100, 100), tmp_path, 8, 40)
     assert len(report.updates) == 40
@@ -123,6 +124,7 @@ def test_without_a_bound_the_fast_worker_never_waits_for_the_slow_one(trio, tmp_
     assert sum(report.histogram().values()) == 40
 
 
+@pytest.mark.slow
 def test_training_with_stale_gradients_converges(trio, tmp_path):
     (report, _), *_ = trio.run(trained, 2, (150, 150), tmp_path)
     losses = [u.loss for u in report.updates]

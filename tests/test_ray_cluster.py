@@ -272,6 +272,7 @@ def test_a_training_that_is_lost_with_its_node_continues_on_another(ray: FakeRay
     assert f'data: "{tmp_path / "blobs.npz"}"' in (copy / "args.yaml").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_before_the_first_checkpoint_costs_only_time(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "again")
     ray.lose = lambda actor, method: len(ray.actors) < 2 and method == "report"
@@ -280,6 +281,7 @@ def test_a_node_that_is_lost_before_the_first_checkpoint_costs_only_time(ray: Fa
     assert epochs(job) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_training_that_never_gets_anywhere_fails(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "never")
     ray.lose = lambda actor, method: method == "begin"
@@ -289,6 +291,7 @@ def test_a_training_that_never_gets_anywhere_fails(ray: FakeRay, tmp_path: Path)
     assert len(ray.actors) == 5
 
 
+@pytest.mark.slow
 def test_losses_count_since_the_last_checkpoint(ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long training on nodes that come and go must not end after a few of them."""
     queue, (job,) = queued(tmp_path, "long", epochs=3)
@@ -301,6 +304,7 @@ def test_losses_count_since_the_last_checkpoint(ray: FakeRay, tmp_path: Path, mo
     assert len(ray.actors) == 3
 
 
+@pytest.mark.slow
 def test_a_lost_training_waits_before_it_is_started_again(ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Ray may choose the same node again before it has noticed that it is gone."""
     queue, (job,) = queued(tmp_path, "soon")
@@ -316,6 +320,7 @@ def test_a_lost_training_waits_before_it_is_started_again(ray: FakeRay, tmp_path
         assert len(ray.actors) == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_on_its_node_continues(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "killed")
     InProcess.stops_after = [1]
@@ -354,6 +359,7 @@ def test_a_request_to_stop_reaches_the_node_and_not_the_driver(ray: FakeRay, tmp
     assert (Path(str(job.state.run)) / "state" / "last.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_a_node_can_be_cancelled(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "waiting")
     ray.is_full = True
@@ -392,6 +398,7 @@ def test_a_driver_that_is_stopped_leaves_checkpoints_and_the_next_one_continues(
     assert epochs(job) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_stopped_does_not_wait_for_nodes(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "pending")
     ray.is_full = True
@@ -443,6 +450,7 @@ def test_a_sweep_on_a_cluster(ray: FakeRay, tmp_path: Path, capsys: pytest.Captu
     assert "was begun on a cluster. Add cluster=head:6379, or give another name=." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_folds_on_a_cluster_and_here(ray: FakeRay, tmp_path: Path) -> None:
     given = with_recipe("test", settings(tmp_path, name="cv", epochs=1))
     folder = cross_validate(given, 2, 2, cluster=ClusterPlan())

@@ -302,7 +302,9 @@ class Optimizer:
     def state_parameters(self) -> dict[str, Tensor]:
         """The parameter that each tensor of the state belongs to, by the names of `named_state`."""
         found = {f"{n}.{i}.{j}.{name}": self.groups[n].parameters[j] for n, i, j, name in self._places()}
-        found |= {f"collected.{i}": p for i, p in enumerate(self.parameters) if self.collected}
+        found |= {
+            f"{COLLECTED}{n}.{i}": p for n in range(len(self.collected.levels)) for i, p in enumerate(self.parameters)
+        }
         found |= {f"average.{i}": p for i, p in enumerate(self.parameters) if self.averages}
         return found
 
