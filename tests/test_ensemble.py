@@ -142,6 +142,7 @@ def test_weights_are_averaged(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "weft ensemble made" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_greedy_soup_is_never_worse_than_its_best_member(place: Path) -> None:
     folder = made(place, "one", "two", method="weights", soup="greedy")
     known = json.loads((folder / "ensemble.json").read_text())
@@ -169,6 +170,7 @@ def test_statistics_of_batch_norm_are_estimated_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
+@pytest.mark.slow
 def test_numbers_and_several_classes_are_averaged(kind: str, tmp_path: Path) -> None:
     images(tmp_path / "images.npz", kind)
     runs = [member(tmp_path, name, noise) for name, noise in (("a", 1), ("b", 2))]
@@ -240,6 +242,7 @@ def test_an_ensemble_is_not_compressed(place: Path, capsys: pytest.CaptureFixtur
     assert "Compress its members" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_members_are_evaluated_side_by_side(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knobs, "device", "cpu")

@@ -56,6 +56,7 @@ def interpreted(*given):
         return tools.pipelined(*given)
 
 
+@pytest.mark.slow
 def test_an_embedding_that_two_stages_share_gets_the_sum_of_their_gradients(four):
     with weft.knobs.set(device="reference"):
         wanted = tools.one_process("tied", 4, 2, clip_norm=0.5)
@@ -77,6 +78,7 @@ def two_pipelines():
     return [made.step(x, y) for _ in range(2)], made.named_tensors(), made.optimizer_state(), None
 
 
+@pytest.mark.slow
 def test_a_pipeline_can_be_data_parallel_as_well(four):
     """Two pipelines with two micro-batches each train like one process with four."""
     found = four.run(with_data_axis)

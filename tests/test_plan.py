@@ -344,6 +344,7 @@ def test_the_work_of_a_step_is_that_of_its_layers(small_work):
     assert small_work.seconds(16) == pytest.approx(counted, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_planned_program(small_work):
     """One rank: persistent memory and arena as the compiler planned them."""
     row = predict(small_work, small_work, ParallelSplit(), cluster("dgx1-v100"), 16)
@@ -377,6 +378,7 @@ def planned_bytes(batch):
 
 
 @pytest.mark.parametrize("batch", [16, 32])
+@pytest.mark.slow
 def test_memory_of_two_ranks_is_that_of_the_planned_data_parallel_program(small_work, shared_pools, batch):
     made = predict(small_work, small_work, ParallelSplit(data=2), FakeCluster(overlap=False), batch)
     assert made.memory.total == pytest.approx(shared_pools[2].run(planned_bytes, batch)[0], rel=0.08)

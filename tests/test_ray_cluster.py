@@ -336,6 +336,7 @@ def test_a_process_that_is_killed_on_its_node_continues(ray: FakeRay, tmp_path: 
     assert epochs(job) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_request_to_stop_reaches_the_node_and_not_the_driver(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "pruned")
     InProcess.stops_after = [1]
@@ -374,6 +375,7 @@ def test_a_job_that_waits_for_a_node_can_be_cancelled(ray: FakeRay, tmp_path: Pa
     assert (job.state.state, job.state.why) == (STOPPED, CANCELLED)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_stopped_leaves_checkpoints_and_the_next_one_continues(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job, later) = queued(tmp_path, "first", "second")
     InProcess.stops_after = [2]
@@ -410,6 +412,7 @@ def test_a_driver_that_is_stopped_does_not_wait_for_nodes(ray: FakeRay, tmp_path
     assert not ray.actors[0].is_alive
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_killed_driver_continue(ray: FakeRay, tmp_path: Path) -> None:
     queue, (job,) = queued(tmp_path, "orphan")
     InProcess.stops_after = [2]
@@ -429,6 +432,7 @@ def test_the_jobs_of_a_killed_driver_continue(ray: FakeRay, tmp_path: Path) -> N
 # --- commands -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_cluster(ray: FakeRay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     given = settings(tmp_path, rate="log:1e-3..1e-1", trials=2, jobs=2, name="wide", cluster="ray", epochs=2)

@@ -241,6 +241,7 @@ def test_a_sweep_is_started_over_rest(local: LocalStudio) -> None:
 
 
 @needs_browser
+@pytest.mark.slow
 def test_a_sweep_is_followed_in_a_browser(local: LocalStudio) -> None:
     record = read_sweep(local.runs / "sweeps" / "one")
     with chromium() as browser:

@@ -370,6 +370,7 @@ def test_a_trial_that_was_paused_or_killed_too_often_goes_on_with_the_next_comma
         assert again.status(1).state == WAITING
 
 
+@pytest.mark.slow
 def test_a_sweep_of_trainings_ends_with_a_run_that_can_be_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
