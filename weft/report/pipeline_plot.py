@@ -15,7 +15,11 @@ COLOURS = {"forward": 0, "backward": 1, "update": 3}
 def pipeline_svg(*reports: PipelineReport) -> str:
     """Steps below each other on one time scale, as SVG with light and dark colours.
 
-    >>> from weft.parallel.pipeline_report import PipelineReport  # what Pipeline.report() gives
+    >>> from weft.parallel.pipeline_report import StageRecord
+    >>> stage = StageRecord(0, [StageEvent("forward", 0, 0, 10**6), StageEvent("backward", 0, 10**6, 3 * 10**6)])
+    >>> picture = pipeline_svg(PipelineReport("gpipe", 1, (stage,), ("0 to 3",), (1.0,)))
+    >>> picture.startswith("<svg"), "backward" in picture
+    (True, True)
     """
     longest = max(_seconds(report) for report in reports)
     rows = sum(len(report.stages) for report in reports)
