@@ -21,6 +21,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+from weft.errors import UserError
 from weft.jobs.job_schedule import read_schedule
 from weft.jobs.queue import JobQueue
 from weft.jobs.record import JobRecord
@@ -66,7 +67,7 @@ def started(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
 def ended_trials(folder: Path) -> int:
     try:
         return sum(one.has_ended for one in find_sweep(folder / "runs", NAME).trials())
-    except Exception:  # it is not there yet
+    except UserError:  # it is not there yet
         return 0
 
 
