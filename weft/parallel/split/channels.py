@@ -38,18 +38,13 @@ class LinearByOutput(SplitLayer):
         return self.call_layer(x)  # type: ignore[no-any-return]
 
 
-class LinearByInput(SplitLayer):
-    """y = sum over r of x_r W_r^T, plus b: columns of the weight; the result is whole."""
+class _ByInput(SplitLayer):
+    """Each process computes a part of every sum; the bias and the activation come after the sum of the parts."""
 
     how = "input"
     weight: Any
     bias: Any
     activation: Any
-
-    @classmethod
-    def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
-        divisible(layer, "the inputs", shapes.x[-1], shapes.ranks)
-        return Layout(len(shapes.x) - 1, shapes.x[-1]), None
 
     @classmethod
     def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
@@ -60,7 +55,20 @@ class LinearByInput(SplitLayer):
 
     def compute(self, x: Tensor) -> Tensor:
         y = all_reduce(self.call_layer(x, bias=None, activation=None), self._place.axis, loss="shared")
-        return activation(self.activation)(y if self.bias is None else y + self.bias)
+        return activation(self.activation)(y if self.bias is None else y + self.spread_bias(y))
+
+    def spread_bias(self, y: Tensor) -> Tensor:
+        """The bias as it is added to a result."""
+        return self.bias  # type: ignore[no-any-return]
+
+
+class LinearByInput(_ByInput):
+    """y = sum over r of x_r W_r^T, plus b: columns of the weight; the result is whole."""
+
+    @classmethod
+    def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
+        divisible(layer, "the inputs", shapes.x[-1], shapes.ranks)
+        return Layout(len(shapes.x) - 1, shapes.x[-1]), None
 
 
 class ConvByOutput(SplitLayer):
@@ -88,13 +96,8 @@ class ConvByOutput(SplitLayer):
         return self.call_layer(x, groups=groups // self._place.shapes.ranks)  # type: ignore[no-any-return]
 
 
-class ConvByInput(SplitLayer):
+class ConvByInput(_ByInput):
     """Each process reads channels of its own and computes a part of every sum over channels: the result is whole."""
-
-    how = "input"
-    weight: Any
-    bias: Any
-    activation: Any
 
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
@@ -105,17 +108,8 @@ class ConvByInput(SplitLayer):
             )
         return Layout(CHANNELS, shapes.x[1]), None
 
-    @classmethod
-    def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
-        return result_sum(shapes, itemsize)
-
-    def cut_parameters(self) -> None:
-        self.cut("weight", 1)
-
-    def compute(self, x: Tensor) -> Tensor:
-        y = all_reduce(self.call_layer(x, bias=None, activation=None), self._place.axis, loss="shared")
-        bias = 0.0 if self.bias is None else reshape(self.bias, (-1, *[1] * (y.ndim - 2)))
-        return activation(self.activation)(y + bias)
+    def spread_bias(self, y: Tensor) -> Tensor:
+        return reshape(self.bias, (-1, *[1] * (y.ndim - 2)))
 
 
 def conv_groups(layer: Any) -> int:
