@@ -81,6 +81,7 @@ class Thresholds:
     depthwise_chunk: int = _at(256, 4)  # the least pixels of a chunk of a depthwise filter gradient
     row_taps: int = _at(7, 0)  # taps of a row, up to which there is a function for each number
     # GPUs
+    gpu_padded_product: int = _at(1 << 28, 8)  # multiplications of a product whose lines are padded to whole words
     gpu_small: int = _at(256, 1)  # programs of a kernel that leaves room for others in its launch
     gpu_joined: int = _at(32, 2)  # kernels of a launch
     gpu_joined_text: int = _at(

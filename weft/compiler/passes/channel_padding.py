@@ -13,8 +13,7 @@ from typing import Any
 
 from ...graph.node import OPS, Node, Shape, make
 from .graph_builders import cast, move
-
-WORD = 16  # bytes
+from .product_padding import WORD, first_part
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,14 @@ class ChannelPadding:
     def gradient(self, w: Node) -> Node:
         """Filters of the padded image (*taps, channels, filters) as filters of the image itself (*kernel, channels, filters)."""
         rank, filters, channels = len(self.kernel), w.shape[-1], self.channels // prod(self.step)
-        w = _begun(w, (*self.taps, self.channels, filters))
+        w = first_part(w, (*self.taps, self.channels, filters))
         if prod(self.step) == 1:
             return w
         w = move("reshape", w, (*self.taps, *self.step, channels, filters))
         pairs = [axis for a in range(rank) for axis in (a, rank + a)]
         w = move("permute", w, (*pairs, 2 * rank, 2 * rank + 1))
         sizes = tuple(t * s for t, s in zip(self.taps, self.step, strict=True))
-        return _begun(move("reshape", w, (*sizes, channels, filters)), (*self.kernel, channels, filters))
+        return first_part(move("reshape", w, (*sizes, channels, filters)), (*self.kernel, channels, filters))
 
 
 def _narrow(x: Node) -> Node:
@@ -86,7 +85,7 @@ def _in_blocks(x: Node, before: Shape, count: Shape, step: Shape) -> Node:
     n, *spatial, c = x.shape
     sizes = tuple(i * s for i, s in zip(count, step, strict=True))
     behind = [max(0, size - b - old) for size, b, old in zip(sizes, before, spatial, strict=True)]
-    x = _begun(_padded(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)]), (n, *sizes, c))
+    x = first_part(_padded(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)]), (n, *sizes, c))
     rank = len(step)
     x = move("reshape", x, (n, *(i for pair in zip(count, step, strict=True) for i in pair), c))
     x = move("permute", x, (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1))
@@ -95,8 +94,3 @@ def _in_blocks(x: Node, before: Shape, count: Shape, step: Shape) -> Node:
 
 def _padded(x: Node, widths: list[tuple[int, int]]) -> Node:
     return make(OPS["pad"], (x,), (tuple((b, a, 0) for b, a in widths), 0.0)) if any(map(any, widths)) else x
-
-
-def _begun(x: Node, shape: Shape) -> Node:
-    """The first part of x along each axis, of this shape."""
-    return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))

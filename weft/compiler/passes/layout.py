@@ -30,6 +30,7 @@ from .integer_products import (
     unwidened,
 )
 from .narrow_products import CONTRACT_FLOAT8, undecoded
+from .product_padding import aligned_sizes, first_part, padded_to
 
 
 def layout(
@@ -78,7 +79,9 @@ def _contraction(node: Node, kernels: _Kernels) -> Node:
     batch = [c for c in out if c in a and c in b]
     rows, columns = [c for c in out if c not in b], [c for c in out if c not in a]
     inner = [c for c in a if c in b and c not in out]
-    sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
+    wanted = dict(zip(a + b, x.shape + y.shape, strict=True))
+    sizes = aligned_sizes(x, y, a, b, (rows, inner, columns)) if kernels.pad_channels else wanted
+    x, y = (padded_to(t, tuple(sizes[c] for c in letters)) for t, letters in ((x, a), (y, b)))
     n, m, k, p = (prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
     left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
     if x.dtype is not node.dtype:
@@ -89,7 +92,9 @@ def _contraction(node: Node, kernels: _Kernels) -> Node:
         right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
         product = cast(_product(left, right), node.dtype)
     natural = batch + rows + columns
-    product = move("reshape", product, tuple(sizes[c] for c in natural))
+    product = first_part(
+        move("reshape", product, tuple(sizes[c] for c in natural)), tuple(wanted[c] for c in natural)
+    )
     return move("permute", product, tuple(natural.index(c) for c in out))
 
 

@@ -108,16 +108,15 @@ def is_collective(kernel: Kernel) -> bool:
 def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
     """Let collectives run in one order, the same in all processes: those with fewer ops before them first, because their inputs are made
     first; one that others wait for may come earlier."""
-    collectives = [k for k in fused.kernels if is_collective(k)]
+    collectives = {k.anchor: k for k in fused.kernels if k.anchor is not None and is_collective(k)}
     if len(collectives) < 2:
         return
     depth: dict[Node, int] = {}
     for node in fused.graph.nodes:
         depth[node] = 1 + max((depth[i] for i in node.inputs), default=0)
     number = {node: (depth[node], i) for i, node in enumerate(fused.graph.nodes)}
-    collectives.sort(key=lambda k: number[k.anchor])  # type: ignore[index]
-    for earlier, later in pairwise(collectives):
-        order.put_after(later, {earlier})
+    for earlier, later in pairwise(sorted(collectives, key=number.__getitem__)):
+        order.put_after(collectives[later], {collectives[earlier]})
 
 
 def _collective_levels(order: Sequence[Kernel], after: Mapping[Kernel, set[Kernel]]) -> dict[Kernel, int]:

@@ -1,0 +1,59 @@
+"""Product padding: large products in 16 bits get rows, columns and terms of zeros, so that every line begins at a multiple of 16 bytes.
+
+Matrix units are fed 16 bytes at a time; a product whose lines begin anywhere takes several times as long. A vocabulary of 50,257 tokens
+becomes one of 50,264: its logits, and the gradients of its logits, lie in longer lines, of which other kernels read the first part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...graph.node import OPS, Node, Shape, make
+from ..thresholds import thresholds
+from .graph_builders import cast, move
+
+WORD = 16  # bytes
+
+
+def aligned_sizes(x: Node, y: Node, a: str, b: str, sides: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The sizes of the axes of a product of x and y, some of them padded. `a` and `b` name their axes, `sides` those of rows, terms and columns."""
+    sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
+    stored = {_stored(x).dtype, _stored(y).dtype}
+    if not all(dtype.is_half for dtype in stored) or prod(sizes.values()) < thresholds.gpu_padded_product:
+        return sizes
+    word = WORD // next(iter(stored)).itemsize
+    lines = {_line(x, a), _line(y, b), *sides[-1][-1:]}  # the axes along which operands and result lie in memory
+    odd = {c for side in sides if prod(sizes[c] for c in side) % word for c in side}
+    return {c: size + -size % word if c in lines & odd else size for c, size in sizes.items()}
+
+
+def _line(x: Node, letters: str) -> str:
+    """The name of the axis along which x lies in memory."""
+    order, x = list(letters), _stored(x)
+    while x.op.name == "permute":
+        order, x = [order[x.param("axes").index(i)] for i in range(len(order))], _stored(x.inputs[0])
+    return order[-1] if order else ""
+
+
+def padded_to(x: Node, shape: Shape) -> Node:
+    """x with zeros behind each axis. Below casts and permutations, so that the narrow value is stored, and once for all that read it."""
+    if x.shape == shape:
+        return x
+    if x.op.name == "cast":
+        return cast(padded_to(x.inputs[0], shape), x.dtype)
+    if x.op.name == "permute":
+        axes = x.param("axes")
+        return move("permute", padded_to(x.inputs[0], tuple(shape[axes.index(i)] for i in range(len(axes)))), axes)
+    widths = tuple((0, after - before, 0) for before, after in zip(x.shape, shape, strict=True))
+    return make(OPS["pad"], (x,), (widths, 0.0))
+
+
+def first_part(x: Node, shape: Shape) -> Node:
+    """The first part of x along each axis, of this shape."""
+    return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))
+
+
+def _stored(x: Node) -> Node:
+    """What lies in memory: a product of float32 may read what was rounded."""
+    return x.inputs[0] if x.op.name == "cast" else x
