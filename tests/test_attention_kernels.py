@@ -38,6 +38,7 @@ CASES = {
     "upper left": Case((2, 2, 2, 70, 66, 5, 7), UPPER),
     "lower right, more keys": Case((1, 3, 1, 65, 130, 8, 8), LOWER),
     "lower right, more queries": Case((1, 1, 1, 130, 33, 12, 20), LOWER),
+    "causal, several blocks of keys": Case((1, 2, 1, 290, 290, 8, 8), LOWER),
     "window": Case((1, 2, 1, 90, 300, 4, 4), (20, 5, "lower_right")),
     "lengths": Case((3, 1, 1, 9, 40, 4, 6), LOWER, 0.0, ("lengths",)),
     "lengths, upper left, mask": Case((3, 2, 1, 9, 40, 4, 6), UPPER, 0.0, ("mask", "lengths")),
@@ -92,7 +93,7 @@ def assert_right(case: Case, dtype: Any, how: Any = weft.jit) -> None:
         close(y.numpy(), expected, y.dtype, slack=4.0 if y.dtype is weft.float32 else 1.0)
 
 
-@pytest.mark.parametrize("name", cases("one", "grouped, several blocks of keys", "lower right, more queries", "window", "lengths, upper left, mask", "dropout, keys in fours", "all"))  # fmt: skip
+@pytest.mark.parametrize("name", cases("one", "causal, several blocks of keys", "lower right, more queries", "window", "lengths, upper left, mask", "dropout, keys in fours", "all"))  # fmt: skip
 def test_on_a_cpu(name: str) -> None:
     assert_right(CASES[name], np.float32)
 

@@ -194,9 +194,12 @@ class _Backward:
         line, other = (
             code.at(x, code.times(row, self.blocks.keys), self.element) for x in (self.scores, self.of_scores)
         )
+        # Gradients of keys are added in whole tiles, so that some of keys that no query attends to are added as well.
+        tall = max(self.blocks.of_keys.rows, self.blocks.of_values.rows)
+        last = code.minimum(self.blocks.keys, code.plus(count, tall - 1))
         for x in (line, other):
             fill(code, x, 0, first, constant(self.element, 0.0), lanes)
-            fill(code, x, end, count, constant(self.element, 0.0), lanes)
+            fill(code, x, end, last, constant(self.element, 0.0), lanes)
         number = code.plus(code.mul(code.plus(code.mul(b, of["heads"]), h), of["queries"]), i)
         lse = code.read(of["lse"], code.plus(of["lse_at"], number), self.element)
         nothing = code.fcmp_ordered("==", lse, constant(self.element, -float("inf")))

@@ -164,7 +164,7 @@ class AttentionWriter(KernelWriter):
         words = f"philox_words({line} + {fourths}, stream_key, stream_offset, {self.tile.queries}, {self.tile.keys})"
         return f"tl.trans({words})" if across else words
 
-    # --- ranges -----------------------------------------------------------------------------------------------------------
+    # --- ranges: none ends before it begins, because a pipelined loop would then read before the tensor ----------------------
 
     def key_ranges(self) -> list[tuple[str, str, bool]]:
         """The blocks of keys of a program's queries, as ranges (begin, end, whether masks are needed)."""
@@ -179,8 +179,8 @@ class AttentionWriter(KernelWriter):
             begin = "inner"
         full = f"tl.minimum(limit, first + shift + {self.right + 1})" if self.right >= 0 else "limit"
         self.line(f"whole = tl.maximum({begin}, {full} // {size} * {size})")
-        ranges = [(begin, "whole", False), ("whole", "end", True)]
-        return [("begin", "tl.minimum(inner, end)", True), *ranges] if self.left >= 0 else ranges
+        ranges = [(begin, "whole", False), ("whole", "tl.maximum(whole, end)", True)]
+        return [("begin", "tl.maximum(begin, tl.minimum(inner, end))", True), *ranges] if self.left >= 0 else ranges
 
     def query_range(self) -> tuple[str, str]:
         """The queries that attend to a program's keys."""
@@ -194,7 +194,7 @@ class AttentionWriter(KernelWriter):
         if self.left >= 0:
             end = f"tl.minimum({end}, last - shift + {self.left + 1})"
         self.line(f"end = tl.where(first < limit, {end}, 0)")
-        return begin, "end"
+        return begin, f"tl.maximum({begin}, end)"
 
     def store(self, result: str, head: str, heads: int, rows: str, count: int, value: str) -> None:
         """A tile of a result, (batch, rows, heads, features) without gaps."""
