@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import weft.primitives as P
 from test_simplify import assert_same_values, graph, names
 from weft.compiler.passes.layout import layout
 from weft.compiler.passes.simplify import simplify
+from weft.compiler.thresholds import thresholds
 from weft.graph import OPS, Graph, Type, make
 from weft.tensor import wrap
 
@@ -267,7 +269,7 @@ def test_integers_are_convolved_as_integers() -> None:
 
 
 def with_words(f: F, *types: Type) -> Graph:
-    return simplify(layout(simplify(graph(f, *types)), pad_channels=True))
+    return simplify(layout(simplify(graph(f, *types)), pad_to_words=True))
 
 
 def image_of(channels: int, dtype: Any = weft.float32) -> tuple[Type, Type]:
@@ -286,6 +288,53 @@ def conv_filter_last(x: Any, g: Any, channels: int) -> Any:
     made = make(OPS["conv_filter_last"], (x.node, g.node), params)
     rank, stop = len(made.shape), (*made.shape[:-2], channels, made.shape[-1])
     return P.slice(wrap(made), starts=(0,) * rank, stops=stop, steps=(1,) * rank)
+
+
+def halves(*shape: int) -> Type:
+    return Type(shape, weft.bfloat16)
+
+
+def products_of(found: Graph) -> list[tuple[int, ...]]:
+    """(rows, terms, columns) of all products."""
+    products = [n for n in found.nodes if n.op.name == "contract"]
+    return [(*n.inputs[0].shape[1:], n.inputs[1].shape[2]) for n in products]
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "expected"),
+    [
+        (lambda x, w: x @ w.mT, ((6, 16), (21, 16)), (6, 16, 24)),  # logits: lines of the result
+        (lambda g, w: g @ w, ((6, 21), (21, 16)), (6, 24, 16)),  # lines of the left operand, with zeros in the other
+        (lambda g, x: g.mT @ x, ((6, 21), (6, 16)), (24, 6, 16)),  # lines of an operand that is read across
+        (lambda x, w: x @ w.mT, ((7, 16), (24, 16)), (7, 16, 24)),  # an odd number of lines is no matter
+        (lambda x, w: x.reshape((2, 3, 16)) @ w.mT, ((6, 16), (21, 16)), (6, 16, 24)),
+    ],
+)
+def test_large_products_of_16_bits_have_lines_of_whole_words(f: F, shapes: Any, expected: tuple[int, ...]) -> None:
+    types = [halves(*shape) for shape in shapes]
+    assert products_of(with_words(f, *types)) == products_of(layout(graph(f, *types)))  # small ones stay as they are
+    with thresholds.set(gpu_padded_product=8):
+        found = with_words(f, *types)
+        assert products_of(with_words(f, *(Type(t.shape, weft.float32) for t in types))) == products_of(
+            layout(graph(f, *types))
+        )
+    assert products_of(found) == [expected]
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-4, 5, shape).astype(ml_dtypes.bfloat16) for shape in shapes]
+    assert_same_values(graph(f, *types), found, arrays)
+
+
+def test_a_padded_operand_is_padded_once_for_all_products() -> None:
+    """The gradient of logits is read by two products, and across by one of them."""
+
+    def f(g: Any, w: Any, x: Any) -> Any:
+        g = g * 2.0
+        return g @ w, g.mT @ x
+
+    with thresholds.set(gpu_padded_product=8):
+        found = with_words(f, halves(6, 21), halves(21, 16), halves(6, 16))
+    assert products_of(found) == [(6, 24, 16), (24, 6, 16)]
+    assert sum(n.op.name == "pad" and n.inputs[0].op.name == "mul" for n in found.nodes) == 1
 
 
 @pytest.mark.parametrize("channels", [2, 3])

@@ -53,6 +53,7 @@ def small(monkeypatch):
         scatter: {
             "FLAT": 64,
             "LANES": 16,
+            "ROW_LANES": 16,
             "STRIP": 4,
             "BLOCK": 8,
             "TILE": 32,
@@ -239,6 +240,17 @@ def test_many_indices_for_one_row(small, how):
         index = RNG.permutation(np.repeat(np.arange(len(counts)), counts))
         values = RNG.normal(size=(index.size, 3)).astype(np.float32)
         scatters(np.ones((len(counts), 3), np.float32), values, [index], (0,), how)
+
+
+@pytest.mark.parametrize("kind", [weft.float32, bfloat16, weft.int32, bool_], ids=lambda d: d.name)
+def test_few_indices_for_many_rows(small, kind):
+    """As in an embedding: programs belong to indices. Rows of one tile and of several, named once, by whole blocks, and by more."""
+    for counts, columns in (((1, 0, 1), 5), ((3, 29, 1, 15), 37), ((40,), 16), ((8, 16, 8), 3)):
+        index = RNG.permutation(np.repeat(RNG.permutation(50)[: len(counts)], counts))
+        x, values = numbers((50, columns), kind), numbers((index.size, columns), kind)
+        assert len(x) > index.size
+        scatters(x, values, [index], (0,), "add")
+        scatters(np.zeros_like(x), values, [index], (0,), "add")
 
 
 def test_no_index_and_no_element():

@@ -17,7 +17,7 @@ from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction, ReadyStore
 from . import scalars as scalar
 from .kernel_utils import next_power_of_two
 from .source import KernelSource, KernelWriter, decomposed
-from .values import PhaseValues, combined, combining_function, neutral
+from .values import PhaseValues, combined, combining_function, invariant_steps, neutral
 
 FLAT = 1024  # elements per program without inner loops: at least 16 bytes of memory per thread
 MOST_TILE = 4096  # elements of a tile: more would spill registers
@@ -129,7 +129,11 @@ class LoopWriter(KernelWriter):
         self, phase: ReadyPhase, totals: Sequence[ReductionWriter], begin: str, end: str, length: int
     ) -> PhaseValues:
         """Iterate over a phase's loops from `begin` to `end`, at most `length` iterations: accumulate reductions, and store."""
-        looped = length > self.tile.width
+        looped, known = length > self.tile.width, {}
+        if looped:
+            self.inside, once = "inside_rows", invariant_steps(phase)
+            names = PhaseValues(self, phase, only=once).names
+            known = {number: names[number] for number in once}
         if phase.loops:
             self.line(f"for start in range({begin}, {end}, {self.tile.width}):" if looped else f"start = {begin}")
             self.depth += looped
@@ -138,7 +142,7 @@ class LoopWriter(KernelWriter):
             self.at |= decomposed(phase.loops, "place")
             self.masks |= dict.fromkeys(phase.loops, "inside_strip")
         self.inside = "inside_rows & inside_strip" if phase.loops else "inside_rows"
-        values = PhaseValues(self, phase)
+        values = PhaseValues(self, phase, known)
         for total in totals:
             total.add(values)
         values.store_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ...dtypes import DType
 from ...graph.node import Node
@@ -46,17 +46,32 @@ def combined(kind: str, a: str, b: str, dtype: DType) -> str:
     return f"{a} | {b}" if dtype.name == "bool" else f"{a} + {b}"
 
 
-class PhaseValues:
-    """The steps of a phase as names of values."""
+def invariant_steps(phase: ReadyPhase) -> list[int]:
+    """The steps of a phase that are the same along all of its loops. None if they are constants and results alone, which cost nothing."""
+    found: set[int] = set()
+    for number, step in enumerate(phase.steps):
+        places = [*step.indices, *(c.inner for conditions in step.conditions for c in conditions)]
+        varies = any(loop in place.loops for place in places for loop in phase.loops)
+        if not varies and found.issuperset(step.args):
+            found.add(number)
+    costs = any(phase.steps[number].kind not in ("const", "row", "same") for number in found)
+    return sorted(found) if costs else []
 
-    def __init__(self, writer: KernelWriter, phase: ReadyPhase) -> None:
+
+class PhaseValues:
+    """The steps of a phase as names of values. `known` has the names of some that were computed before; with `only`, others than these are left out."""
+
+    def __init__(
+        self, writer: KernelWriter, phase: ReadyPhase, known: Mapping[int, str] | None = None, only: Collection[int] | None = None
+    ) -> None:  # fmt: skip
         self.writer, self.phase = writer, phase
         self.names: list[str] = []
         self._places: dict[
             Inside, str
         ] = {}  # names of places that may lie outside: windows of windows ask for them often
-        for step in phase.steps:  # in order: each after its arguments
-            self.names.append(self._compute(step))
+        for number, step in enumerate(phase.steps):  # in order: each after its arguments
+            left_out = only is not None and number not in only
+            self.names.append((known or {}).get(number) or ("" if left_out else self._compute(step)))
 
     def _compute(self, step: Step) -> str:
         node, args = step.node, [self.names[a] for a in step.args]

@@ -34,14 +34,14 @@ from .product_padding import aligned_sizes, first_part, padded_to
 
 
 def layout(
-    graph: Graph, pad_channels: bool = False, int8_kernels: Int8Kernels | None = None, float8_kernels: bool = False
+    graph: Graph, pad_to_words: bool = False, int8_kernels: Int8Kernels | None = None, float8_kernels: bool = False
 ) -> Graph:
     """The graph in its final layout.
 
-    `pad_channels`: images of few channels are padded, see channel_padding.py. `int8_kernels`: the kernels that the backend has for
+    `pad_to_words`: images of few channels and large products are padded, see channel_padding.py and product_padding.py. `int8_kernels`: the kernels that the backend has for
     products of 8-bit integers, see integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
     """
-    kernels = _Kernels(pad_channels, int8_kernels, float8_kernels)
+    kernels = _Kernels(pad_to_words, int8_kernels, float8_kernels)
     if int8_kernels is not None:
         graph = rewrite(graph, [rounded_to_8_bits])
     return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), kernels))
@@ -51,7 +51,7 @@ def layout(
 class _Kernels:
     """What the backend has, and wants."""
 
-    pad_channels: bool
+    pad_to_words: bool
     int8: Int8Kernels | None
     float8: bool
 
@@ -61,7 +61,7 @@ def _laid_out(node: Node, kernels: _Kernels) -> Node:
         return _contraction(node, kernels)
     if node.op.kernel == "convolution":
         found = None if kernels.int8 is None else _integer_convolution(node, kernels.int8)
-        return found or _convolution(node, kernels.pad_channels)
+        return found or _convolution(node, kernels.pad_to_words)
     if any(_is_first(i) for i in node.inputs):
         return _pushed(node) or node
     return node
@@ -80,7 +80,7 @@ def _contraction(node: Node, kernels: _Kernels) -> Node:
     rows, columns = [c for c in out if c not in b], [c for c in out if c not in a]
     inner = [c for c in a if c in b and c not in out]
     wanted = dict(zip(a + b, x.shape + y.shape, strict=True))
-    sizes = aligned_sizes(x, y, a, b, (rows, inner, columns)) if kernels.pad_channels else wanted
+    sizes = aligned_sizes(x, y, a, b, (rows, inner, columns)) if kernels.pad_to_words else wanted
     x, y = (padded_to(t, tuple(sizes[c] for c in letters)) for t, letters in ((x, a), (y, b)))
     n, m, k, p = (prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
     left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
@@ -177,11 +177,11 @@ def _integer_convolution(node: Node, kernels: Int8Kernels) -> Node | None:
     return None if made is None else _first(made)
 
 
-def _convolution(node: Node, pad_channels: bool) -> Node:
+def _convolution(node: Node, pad_to_words: bool) -> Node:
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
     x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
-    padding = _channel_padding(node, x) if pad_channels else None
+    padding = _channel_padding(node, x) if pad_to_words else None
     if name == "conv_filter":
         given, how = (x, node.params) if padding is None else (padding.image(x), (*padding.how, padding.taps))
         made = make(OPS["conv_filter_last"], (given, other), how)

@@ -14,6 +14,7 @@ from .fold import fold
 from .integer_products import Int8Kernels
 from .layout import layout
 from .narrow_products import grouped_products
+from .padded_lines import padded_lines
 from .precision import copies, precision
 from .scan_residuals import recall
 from .scan_sums import accumulate
@@ -30,8 +31,8 @@ class PassOptions:
     wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
     recompute: bool = False  # cheap values are recomputed rather than stored
-    # Images of few channels are padded, so that every pixel begins at a multiple of 16 bytes.
-    pad_channels: bool = False
+    # Images of few channels, and large products, are padded, so that every pixel and every line begins at a multiple of 16 bytes.
+    pad_to_words: bool = False
     int8_kernels: Int8Kernels | None = None  # the kernels of the backend for products of 8-bit integers
     narrow_kernels: bool = (
         False  # the backend decodes 8-bit floats, and weights of 8 and 4 bits, inside of its products
@@ -55,10 +56,11 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         **mixed,
         "layout": partial(
             layout,
-            pad_channels=wanted.pad_channels,
+            pad_to_words=wanted.pad_to_words,
             int8_kernels=wanted.int8_kernels,
             float8_kernels=wanted.narrow_kernels,
         ),
+        **({"padded lines": padded_lines} if wanted.pad_to_words else {}),
         **({"copies": copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }

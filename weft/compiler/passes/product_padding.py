@@ -56,4 +56,4 @@ def first_part(x: Node, shape: Shape) -> Node:
 
 def _stored(x: Node) -> Node:
     """What lies in memory: a product of float32 may read what was rounded."""
-    return x.inputs[0] if x.op.name == "cast" else x
+    return x.inputs[0] if x.op.name == "cast" and x.inputs[0].dtype.is_half else x

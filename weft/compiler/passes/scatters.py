@@ -46,6 +46,17 @@ def _flat(node: Node) -> Node:
     return node.inputs[0] if node.op.name == "reshape" else node
 
 
+@rule("add")
+def scatter_into_sum(node: Node) -> Node | None:
+    """x + (zeros with rows added at indices) is x with rows added at indices: no zeros are stored, and few elements of x change."""
+    for x, scatter in (node.inputs, node.inputs[::-1]):
+        if scatter.op.name == "scatter" and scatter.param("how") == "add" and x.op is not CONST:
+            into = scatter.inputs[0]
+            if into.op is CONST and const_value(into) == 0 and node.dtype.is_float:
+                return make(scatter.op, (x, *scatter.inputs[1:]), scatter.params, scatter.source)
+    return None
+
+
 @rule("scatter")
 def one_hot(node: Node) -> Node | None:
     """A scatter that writes one value in each row along one axis, into a constant: a comparison with the position."""

@@ -19,8 +19,8 @@ from ..thresholds import thresholds
 from .graph_builders import const_value
 from .long_reductions import long_reduction
 from .products_and_masks import masks_from_results, transposed_products
-from .scatters import one_hot, pooling_gradient, separate_windows
-from .sum_identities import centred_sum, scaled_sum
+from .scatters import one_hot, pooling_gradient, scatter_into_sum, separate_windows
+from .sum_identities import centred_sum, one_hot_sum, scaled_sum
 
 
 def simplify(graph: Graph, fuel: int | None = None, recompute: bool = False, fast_math: bool = False) -> Graph:
@@ -217,6 +217,8 @@ RULES: tuple[Rule, ...] = (
     pooling_gradient,
     one_hot,
     centred_sum,
+    one_hot_sum,
+    scatter_into_sum,
     scaled_sum,
 )
 LATE_RULES: tuple[Rule, ...] = (separate_windows, long_reduction, round_after_reshape, concat_in_groups)

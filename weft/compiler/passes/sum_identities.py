@@ -16,6 +16,7 @@ from math import isfinite, prod
 
 from ...graph.node import CONST, OPS, Node, constant, make
 from ...graph.rewrite import rule
+from ..ir.window_ops import IN_RANGE
 from .graph_builders import const_value
 
 FEW = 12  # nodes of a product that are looked at
@@ -60,6 +61,38 @@ def scaled_sum(node: Node) -> Node | None:
     for name, factor in product.invariant:
         result = make(OPS[name], (result, _beside(factor, node)))
     return make(OPS["neg"], (result,)) if product.negative else result
+
+
+@rule("sum")
+def one_hot_sum(node: Node) -> Node | None:
+    """A sum of zeros but for one element in each row, which does not depend on where in the row it is: that element."""
+    x, axes = node.inputs[0], node.param("axes")
+    negative = x.op.name == "neg"
+    where = x.inputs[0] if negative else x
+    if where.op.name != "where" or len(axes) != 1 or not node.dtype.is_float:
+        return None
+    test, value, zero = where.inputs
+    if not _is_one_hot(test, axes[0]) or zero.op is not CONST or const_value(zero) != 0 or not _is_invariant(value, frozenset(axes)):
+        return None
+    found = _beside(value, node)
+    return make(OPS["neg"], (found,), (), node.source) if negative else found
+
+
+def _is_one_hot(test: Node, axis: int) -> bool:
+    """Whether it compares positions along an axis with one that is in range, the same for all of them."""
+    if test.op.name != "eq":
+        return False
+    place, wanted = (i.inputs[0] if i.op.name == "expand" else i for i in test.inputs)
+    while wanted.op.name == "reshape":
+        wanted = wanted.inputs[0]
+    line = place.inputs[0] if place.op.name == "reshape" else place
+    return (
+        line.op.name == "iota"
+        and place.shape[axis] == line.shape[0] == test.shape[axis]
+        and wanted.op is IN_RANGE
+        and wanted.param("size") == test.shape[axis]
+        and _is_invariant(test.inputs[1], frozenset((axis,)))
+    )
 
 
 @dataclass

@@ -6,7 +6,8 @@ makes elements of the result that lie side by side, and looks up what was meant 
     set   the last index that names a row wins: the greatest number, an atomic maximum, whose result does not depend on the order
     add   the numbers of the indices are sorted by row, so that what is added to a row is a range of the sorted list. Elements add up
           theirs in a fixed order, eight at a time. Where many indices name one row, its range is long: whole blocks of the list that
-          belong to one row are added up before, by programs of their own.
+          belong to one row are added up before, by programs of their own. Where there are more rows than indices, as in an embedding,
+          programs belong to indices, and rows that none names are only copied, or in place left alone.
 
 Float atomics are not used: they add in whatever order programs come. Sums of 16-bit floats are made in float32 and rounded once.
 """
@@ -30,6 +31,7 @@ from .sort import MERGED, PLACE, SORTED, merges, run_room, write_merge, write_ru
 
 FLAT = 1024  # elements of a program that only moves them
 LANES, STRIP = 128, 8  # elements that are added up side by side, and how many numbers of each at a time
+ROW_LANES = 256  # elements of one row that are added up side by side
 BLOCK = 128  # of the sorted list: what belongs to one row altogether is added up before
 TILE = 1024  # numbers of a block that are read at a time
 CLEARED = 4096  # places of a table that a program clears
@@ -59,6 +61,11 @@ class _ScatterProblem:
     def count(self) -> int:
         """Of indices."""
         return prod(self.anchor.inputs[2].shape)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether indices name some of many rows, each without gaps in memory."""
+        return self.adds and self.rows > self.count and self.axes == tuple(range(len(self.axes)))
 
     @cached_property
     def rows(self) -> int:
@@ -118,7 +125,13 @@ def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
         )
     merging = (PlanPhase("scatter.merge", (run,), work, work) for run in merges(of.count))
     summing = [PlanPhase("scatter.blocks", (), work | {"x1"}, work)] if of.count >= BLOCK else []
+    copying: tuple[PlanPhase, ...] = ()
+    if of.is_sparse:
+        written = of.count * of.columns * of.anchor.dtype.itemsize
+        copying = (PlanPhase("scatter.copy", (), frozenset(("x0",)), result, copies=True),)
+        last = PlanPhase("scatter.rows", (), frozenset(("x0", "x1", "work")), result, written)
     return (
+        *copying,
         PlanPhase("scatter.sort", (), indices, work),
         *merging,
         PlanPhase("scatter.ranges", (), work, work),
@@ -144,6 +157,7 @@ def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     ways = {
         "check": writer.check, "copy": writer.copy, "clear": writer.clear, "mark": writer.mark, "set": writer.set,
         "sort": writer.sort, "ranges": writer.ranges, "blocks": writer.blocks, "add": writer.add,
+        "rows": writer.add_rows,
     }  # fmt: skip
     return ways[part]()
 
@@ -322,30 +336,54 @@ class _ScatterWriter(KernelWriter):
         return self.finished(of.count // BLOCK * tiles, 4)
 
     def add(self) -> KernelSource:
+        """Programs belong to elements of the result."""
         of, table = self.of, self.pointer(self.of.table)
         self._elements(LANES, "[None, :]")
         self.line(f"begin = tl.load({table} + row, mask=inside, other=0)")
         self.line(f"end = tl.load({table} + {of.rows} + row, mask=inside, other=0)")
-        self.line(f"total = tl.zeros(({STRIP}, {LANES}), {self._register})")
+        old, total = self._added(LANES, "tl.max({})")
+        self._store(f"tl.where(end > begin, {total}, {old})")
+        return self.finished(self._programs(LANES), 4)
+
+    def add_rows(self) -> KernelSource:
+        """Programs belong to indices of the sorted list; the first that names a row adds all that is meant for it."""
+        of, listed = self.of, self.pointer(self.of.sorted)
+        width = min(next_power_of_two(of.columns), ROW_LANES)
+        tiles = ceil_div(of.columns, width)
+        self.line(f"begin = tl.program_id(0) // {tiles}")
+        self.line(f"row = tl.load({listed} + begin) >> 32")
+        self.line(f"before = tl.load({listed} + begin - 1, mask=begin > 0, other=-1) >> 32")
+        self.line("if row != before:")
+        self.depth += 1
+        self.line(f"column = tl.program_id(0) % {tiles} * {width} + tl.arange(0, {width})[None, :]")
+        self.line(f"inside = column < {of.columns}")
+        self.line(f"element = row * {of.columns} + column")
+        self.line(f"end = tl.load({self.pointer(of.table)} + {of.rows} + row)")
+        self._store(self._added(width, "{}")[1])
+        self.depth -= 1
+        return self.finished(of.count * tiles, 4)
+
+    def _added(self, width: int, longest: str) -> tuple[str, str]:
+        """The old elements, and with what the list says from `begin` to `end`; `longest` is the greatest of lengths."""
+        of = self.of
+        self.line(f"total = tl.zeros(({STRIP}, {width}), {self._register})")
         if of.count >= BLOCK:
             self.line(f"first = tl.minimum((begin + {BLOCK - 1}) // {BLOCK} * {BLOCK}, end)")
             self.line(f"last = tl.maximum(end // {BLOCK} * {BLOCK}, first)")
-            self._range("begin", "first")
-            self._range(f"(begin + {BLOCK - 1}) // {BLOCK}", f"end // {BLOCK}", blocks=True)
-            self._range("last", "end")
+            self._range("begin", "first", longest)
+            self._range(f"(begin + {BLOCK - 1}) // {BLOCK}", f"end // {BLOCK}", longest, blocks=True)
+            self._range("last", "end", longest)
         else:
-            self._range("begin", "end")
+            self._range("begin", "end", longest)
         old = self._old()
         total = f"{self._widened(old)} + tl.sum(total, 0, keep_dims=True)"
         total = f"({total}) != 0" if of.anchor.dtype is bool_ else total
-        stored = scalar.to_storage(f"({total})", of.anchor.dtype)
-        self._store(f"tl.where(end > begin, {stored}, {old})")
-        return self.finished(self._programs(LANES), 4)
+        return old, scalar.to_storage(f"({total})", of.anchor.dtype)
 
-    def _range(self, begin: str, end: str, blocks: bool = False) -> None:
+    def _range(self, begin: str, end: str, longest: str, blocks: bool = False) -> None:
         """Add what a range of the list names, or a range of blocks."""
         first = self.let("from", begin)
-        length = self.let("length", f"tl.max({end} - {first})")
+        length = self.let("length", longest.format(f"{end} - {first}"))
         places = self.let("places", f"{first} + tl.arange(0, {STRIP})[:, None]")
         self._sum(places, end, length, STRIP, "inside", blocks)
 
