@@ -265,6 +265,24 @@ def test_integers_are_convolved_as_integers() -> None:
     )
 
 
+def test_transposed_matrices_are_no_images() -> None:
+    """The patches of a vision transformer become tokens by a transpose: what follows has the layout of tokens."""
+
+    def f(x: Any, w: Any) -> Any:
+        tokens = weft.transpose(weft.flatten(weft.conv(x, w, stride=2), 2), 1, 2)
+        return weft.exp(tokens + 1.0)
+
+    after = simplify(layout(graph(f, Type((2, 3, 4, 4), weft.float32), Type((5, 3, 2, 2), weft.float32))))
+    assert after.outputs[0].op.name == "exp"
+    assert [n.shape for n in after.nodes if n.op.name == "permute" and len(n.shape) == 3] == []
+
+
+def test_images_of_one_dimension_are_channels_last() -> None:
+    after = simplify(layout(graph(lambda x, w: weft.exp(weft.conv(x, w)) + 1.0, Type((2, 3, 8), weft.float32), Type((5, 3, 3), weft.float32))))
+    assert after.outputs[0].op.name == "permute"
+    assert [n.shape for n in after.nodes if n.op.name == "exp"] == [(2, 6, 5)]
+
+
 # --- whole words --------------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The algorithm of a product or convolution on a GPU: what the user prefers, what is possible, and what was measured.
 
-Algorithms of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
+Algorithms of convolutions are IMPLICIT_GEMM (our kernel), DEPTHWISE (ours for depthwise convolutions), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
 products TRITON (our kernel), CUBLASLT, TILED and NAIVE; of attention TRITON and CUDNN, the faster one. As on CPUs, an algorithm that cannot compute a case is not an error: another
 one does, and the note of the choice says so. Our kernel needs workspace only when it splits long sums, so some algorithm fits
 every limit. All are deterministic.
@@ -31,6 +31,7 @@ from .contraction import (
     write_finish,
     write_parts,
 )
+from .depthwise import copied_taps, is_depthwise, write_depthwise, write_taps
 from .grouped import write_grouped
 from .kernel_utils import scratch_offsets
 from .source import KernelSource
@@ -76,6 +77,14 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Pl
     """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
     if is_attention(anchor_of(kernel)):
         return _plan("TRITON", kernel, *(replace(p, arguments=_rounding(tf32)) for p in attention.phases(kernel)))
+    if is_depthwise(kernel):
+        depthwise = _depthwise_plan(kernel)
+        if limit is None or depthwise.workspace <= limit:
+            return depthwise
+    return _contraction_plan(kernel, limit, tf32)
+
+
+def _contraction_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
     name, parts = _own_name(kernel), parts_for(anchor_of(kernel))
     while parts > 1 and limit is not None and nbytes(workspace(kernel, parts)) > limit:
         parts //= 2
@@ -83,6 +92,14 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Pl
         return _in_one(name, "whole", kernel, *_rounding(tf32))
     first = PlanPhase("parts", (parts, *_rounding(tf32)), _operands(kernel), frozenset(("work",)))
     return _plan(f"{name}, in parts", kernel, first, _finishing(kernel, parts))
+
+
+def _depthwise_plan(kernel: Kernel) -> Plan:
+    _, second, _ = operand_names(kernel)
+    work = frozenset(("work",))
+    copy = PlanPhase("taps", (), frozenset((second,)), work)
+    main = PlanPhase("depthwise", ("epilogue",), (_operands(kernel) - {second}) | work, _result(kernel))
+    return _plan("DEPTHWISE", kernel, copy, main)
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
@@ -172,6 +189,10 @@ def _by_squares(kernel: Kernel) -> Plan | str:
     return _in_one("TILED", "tiled", kernel)
 
 
+def _by_channels(kernel: Kernel) -> Plan | str:
+    return _depthwise_plan(kernel) if is_depthwise(kernel) else "is for depthwise convolutions and their data gradients"
+
+
 def _by_patches(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     if teaching.patches(kernel).shape[0] > COUNTABLE:
         return "has more patches than can be counted"
@@ -186,7 +207,8 @@ _PRODUCTS: dict[str, _Way] = {
     "NAIVE": lambda kernel, judge, tf32: _in_one("NAIVE", "naive", kernel),
 }
 _CONVOLUTIONS: dict[str, _Way] = {
-    "IMPLICIT_GEMM": lambda kernel, judge, tf32: own_plan(kernel, tf32=tf32),
+    "IMPLICIT_GEMM": lambda kernel, judge, tf32: _contraction_plan(kernel, tf32=tf32),
+    "DEPTHWISE": lambda kernel, judge, tf32: _by_channels(kernel),
     "CUDNN": _by_library,
     "GEMM": _by_patches,
     "DIRECT": lambda kernel, judge, tf32: _in_one("DIRECT", "naive", kernel),
@@ -214,6 +236,8 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     for phase in plan.phases:
         if phase.symbol == "attention.delta":
             scratch_tensors += attention.scratch_tensors(kernel)
+        if phase.symbol == "taps":
+            scratch_tensors.append(copied_taps(kernel))
         if phase.symbol == "patches":
             scratch_tensors.append(teaching.patches(kernel))
         elif phase.symbol == "finish":
@@ -251,6 +275,8 @@ _WRITERS: dict[str, Callable[[Kernel, PlanPhase], KernelSource]] = {
     "whole": lambda kernel, phase: write_contraction("kernel", kernel, tf32=_is_tf32(phase)),
     "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase), _is_tf32(phase)),
     "finish": lambda kernel, phase: write_finish("kernel", kernel, _parts(phase)),
+    "taps": lambda kernel, phase: write_taps("kernel", kernel),
+    "depthwise": lambda kernel, phase: write_depthwise("kernel", kernel),
     "naive": lambda kernel, phase: teaching.write_naive("kernel", kernel),
     "tiled": lambda kernel, phase: teaching.write_tiled("kernel", kernel),
     "patches": lambda kernel, phase: teaching.write_patches("kernel", kernel),

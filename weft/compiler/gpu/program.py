@@ -52,7 +52,9 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
 INT8 = Int8Kernels(unsigned=False, depthwise=False)
-PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_to_words=True, int8_kernels=INT8, narrow_kernels=True)
+PASSES = PassOptions(
+    LOWERINGS.lowers, recompute=True, pad_to_words=True, merge_products=True, int8_kernels=INT8, narrow_kernels=True
+)
 DEFAULTS = CompileOptions("cuda")
 
 

@@ -52,7 +52,7 @@ def write_unfolded(name: str, kernel: Kernel, parts: int = 1, tf32: bool = False
     return _Unfolded(name, kernel, None, parts, tf32).source()
 
 
-class _Flat(ContractionWriter):
+class FlatWriter(ContractionWriter):
     """A kernel that goes through elements one by one; `row` is the number of an element."""
 
     def _elements(self, count: int, lanes: int, loops: tuple[Loop, ...]) -> int:
@@ -71,7 +71,7 @@ class _Flat(ContractionWriter):
         return self.let("element", self._loaded(operand, where, values.all_of([self.inside], operand.conditions)))
 
 
-class _Naive(_Flat):
+class _Naive(FlatWriter):
     def source(self) -> KernelSource:
         self.line(f"# {self.anchor.op.name}: one element a lane, a sum of {self.length}")
         programs = self._elements(prod(self.anchor.shape), NAIVE_LANES, self.loops)
@@ -96,7 +96,7 @@ class _Tiled(ContractionWriter):
         return ', input_precision="ieee"'
 
 
-class _Patches(_Flat):
+class _Patches(FlatWriter):
     def source(self) -> KernelSource:
         scratch = patches(self.kernel)
         self.line(f"# the patches of {self.anchor.op.name}: {self.groups} x {self.height} x {self.length}")

@@ -7,7 +7,7 @@ remain are views, not kernels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -42,9 +42,10 @@ def layout(
     products of 8-bit integers, see integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
     """
     kernels = _Kernels(pad_to_words, int8_kernels, float8_kernels)
+    views: set[Node] = set()
     if int8_kernels is not None:
         graph = rewrite(graph, [rounded_to_8_bits])
-    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), kernels))
+    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), kernels, views))
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,20 @@ class _Kernels:
     float8: bool
 
 
-def _laid_out(node: Node, kernels: _Kernels) -> Node:
+def _laid_out(node: Node, kernels: _Kernels, views: set[Node]) -> Node:
+    """The node in its final layout; `views` are channels-first views of tensors that this pass has made channels-last."""
     if node.op.name == "contract":
         return _contraction(node, kernels)
     if node.op.kernel == "convolution":
         found = None if kernels.int8 is None else _integer_convolution(node, kernels.int8)
-        return found or _convolution(node, kernels.pad_to_words)
-    if any(_is_first(i) for i in node.inputs):
-        return _pushed(node) or node
-    return node
+        made: Node | None = found or _convolution(node, kernels.pad_to_words)
+    elif any(_is_first(i, views) for i in node.inputs):
+        made = _pushed(node)
+    else:
+        return node
+    if made is not None:
+        views.add(made)
+    return made or node
 
 
 # --- matrix products --------------------------------------------------------------------------------------------------------
@@ -146,9 +152,12 @@ def to_first(rank: int) -> Shape:
     return (0, rank - 1, *range(1, rank - 1))
 
 
-def _is_first(node: Node) -> bool:
-    """Whether a node is a channels-first view of a channels-last tensor."""
-    return node.op.name == "permute" and 3 <= len(node.shape) <= 5 and node.param("axes") == to_first(len(node.shape))
+def _is_first(node: Node, views: Collection[Node]) -> bool:
+    """Whether a node is a channels-first view of a channels-last tensor. Of three axes, it could be the transpose of any matrices."""
+    rank = len(node.shape)
+    if node.op.name != "permute" or node.param("axes") != to_first(rank):
+        return False
+    return rank in (4, 5) or (rank == 3 and node in views)
 
 
 def _last(node: Node) -> Node:

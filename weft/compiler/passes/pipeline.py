@@ -13,6 +13,7 @@ from .decompose import decompose
 from .fold import fold
 from .integer_products import Int8Kernels
 from .layout import layout
+from .merged_products import merged_products
 from .narrow_products import grouped_products
 from .padded_lines import padded_lines
 from .precision import copies, precision
@@ -33,6 +34,7 @@ class PassOptions:
     recompute: bool = False  # cheap values are recomputed rather than stored
     # Images of few channels, and large products, are padded, so that every pixel and every line begins at a multiple of 16 bytes.
     pad_to_words: bool = False
+    merge_products: bool = False  # products that share an operand become one
     int8_kernels: Int8Kernels | None = None  # the kernels of the backend for products of 8-bit integers
     narrow_kernels: bool = (
         False  # the backend decodes 8-bit floats, and weights of 8 and 4 bits, inside of its products
@@ -53,6 +55,7 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
         "accumulate": accumulate,
+        **({"merged products": merged_products} if wanted.merge_products else {}),
         **mixed,
         "layout": partial(
             layout,
