@@ -209,7 +209,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """A fake GPU, which runs our kernels under Triton's interpreter."""
     pytest.importorskip("triton")
     pytest.importorskip("fake_gpu").install(monkeypatch)
-    with weft.knobs.set(device="cuda", gpu_attention=1, cache=str(tmp_path)):
+    with weft.knobs.set(device="cuda", cache=str(tmp_path)):
         yield
 
 
@@ -223,11 +223,11 @@ def test_other_dtypes_on_a_gpu(dtype: Any, gpu: Any) -> None:
     assert_right(CASES["bias and slopes"], dtype)
 
 
-def test_gpus_decompose_attention_unless_asked_for_kernels() -> None:
-    """The kernels have not run on hardware yet; the default is what did."""
-    q = weft.zeros((1, 2, 4, 8))
-    graph = weft.jit(lambda q: weft.dot_product_attention(q, q, q)).artifact(q).graph
-    for asked in (0, 1):
-        passed = gpu_passes(graph, CompileOptions("cuda", gpu_attention=asked))
-        names = {node.op.name for node in list(passed.values())[-1].nodes}
-        assert ("attention" in names) == bool(asked)
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16, weft.float64], ids=lambda d: d.name)
+def test_gpus_have_no_kernels_for_float64(dtype: Any) -> None:
+    """It is decomposed into products and a softmax."""
+    q = weft.zeros((1, 2, 4, 8), dtype=dtype)
+    loss = weft.grad(lambda q: (weft.dot_product_attention(q, q, q) ** 2).sum())
+    passed = gpu_passes(weft.jit(loss).artifact(q).graph, CompileOptions("cuda"))
+    names = {node.op.name for node in list(passed.values())[-1].nodes}
+    assert ({"attention", "attention_gradients"} <= names) == (dtype is not weft.float64)

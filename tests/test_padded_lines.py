@@ -90,7 +90,9 @@ def test_other_slices_and_axes_stay_as_they_are() -> None:
 def test_the_sum_of_a_row_with_one_element_is_that_element() -> None:
     """The gradient of a loss by class numbers sums one-hot rows."""
     graph = simplify(step())
-    assert not [n for n in graph.nodes if n.op.name == "sum" and n.inputs[0].op.name in ("where", "neg") and n.shape == (ROWS,)]
+    assert not [
+        n for n in graph.nodes if n.op.name == "sum" and n.inputs[0].op.name in ("where", "neg") and n.shape == (ROWS,)
+    ]
     assert_same_values(step(), graph, arrays())
     weighted = weft.make_graph(
         weft.grad(lambda x, s, i: (weft.log_softmax(x, axis=1)[weft.arange(4), i] * s).sum()),
@@ -111,5 +113,9 @@ def test_rows_are_added_to_a_sum_without_zeros_in_between() -> None:
     assert scatter.inputs[0].op.name == "mul"
     assert after.outputs[0] is scatter
     rng = np.random.default_rng(2)
-    given = [rng.normal(size=(7, 3)).astype(np.float32), rng.normal(size=(4, 3)).astype(np.float32), np.array([1, 1, -1, 5])]
+    given = [
+        rng.normal(size=(7, 3)).astype(np.float32),
+        rng.normal(size=(4, 3)).astype(np.float32),
+        np.array([1, 1, -1, 5]),
+    ]
     assert_same_values(graph, after, given)

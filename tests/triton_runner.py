@@ -250,7 +250,7 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a graph: by emitted kernels where there are some, otherwise by definition."""
-    graph = applied(decompose(graph, LOWERINGS.lowers))
+    graph = applied(decompose(graph, LOWERINGS.lowers_node))
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
         if kernel.anchor is not None and kernel.anchor.op.own_kernels:

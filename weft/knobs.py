@@ -142,11 +142,6 @@ KNOBS: dict[str, Knob] = {
         0,
         "1 allows GPUs to round the operands of float32 products and convolutions to 19 bits (TF32), which is much faster.",
     ),
-    "gpu_attention": Knob(
-        _switch,
-        0,
-        "1 computes attention on GPUs by kernels of its own (Triton, cuDNN), which have run under Triton's interpreter only so far.",
-    ),
     "cache": Knob(
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
@@ -185,7 +180,6 @@ class Knobs:
     fast_math: int
     optimize: int
     tf32: int
-    gpu_attention: int
     cache: str
     cache_bytes: int
     data: str

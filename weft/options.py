@@ -50,7 +50,6 @@ class CompileOptions:
     fast_math: int = 0
     optimize: int = 1  # whether LLVM optimizes the programs of CPUs
     tf32: int = 0
-    gpu_attention: int = 0
 
     @classmethod
     def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:

@@ -7,13 +7,13 @@ without a rule is decomposed into others, if its declaration says how, or reject
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
 from ..graph.graph import Graph
-from ..graph.node import OPS, Op
+from ..graph.node import OPS, Node, Op
 
 
 def has_external_ops(graph: Graph) -> bool:
@@ -37,12 +37,19 @@ class LoweringTable:
     elementwise: dict[str, Any]
     own_kernels: dict[str, Any]
     functions: Mapping[str, Any]  # elementwise functions of floats that the backend has in a library of its own
+    unsupported: Mapping[str, Collection[str]] = field(
+        default_factory=dict
+    )  # dtypes, by the names of ops that can be decomposed
 
     def lowers(self, op: Op) -> bool:
         """Whether the backend compiles an op without decomposing it."""
         if op.kernel is not None:
             return True
         return op.name in self.elementwise or op.name in self.functions or op.name in self.own_kernels
+
+    def lowers_node(self, node: Node) -> bool:
+        """Whether the backend compiles a node without decomposing it: it may have kernels for some dtypes only."""
+        return self.lowers(node.op) and node.dtype.name not in self.unsupported.get(node.op.name, ())
 
     def can_compile(self, op: Op) -> bool:
         """Whether programs with this op compile, perhaps after it is decomposed."""

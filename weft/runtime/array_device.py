@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 class ArrayDevice(Device):
     """See the head of this file."""
 
-    ignored_settings = frozenset(
-        {"tf32", "gpu_attention", "matmul_algorithm"}
-    )  # products have one algorithm, in full precision
+    ignored_settings = frozenset({"tf32", "matmul_algorithm"})  # products have one algorithm, in full precision
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         return Buffer(self, array.shape, dtype, array)

@@ -29,7 +29,7 @@ class NullDevice(Device):
     """See the head of this file."""
 
     name = "null"
-    ignored_settings = frozenset({"threads", "optimize", "tf32", "gpu_attention", "matmul_algorithm"})
+    ignored_settings = frozenset({"threads", "optimize", "tf32", "matmul_algorithm"})
 
     def can_compile(self, op: Op) -> bool:
         return compiler.backend.LOWERINGS.can_compile(op)

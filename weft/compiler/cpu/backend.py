@@ -23,7 +23,7 @@ from .special import plans as special
 
 LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
 INT8 = Int8Kernels(unsigned=True, depthwise=True)
-PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, int8_kernels=INT8, split_sums=True)
+PASSES = PassOptions(LOWERINGS.lowers_node, wide_filters=True, widen_copies=True, int8_kernels=INT8, split_sums=True)
 DEFAULTS = CompileOptions("cpu", threads=1)
 
 

@@ -37,9 +37,7 @@ def is_depthwise(kernel: Kernel) -> bool:
 def copied_taps(kernel: Kernel) -> Node:
     """The memory for the weights, tap by tap, as a tensor that only these two kernels know."""
     _, shape = described(anchor_of(kernel))
-    return scratch_tensor(
-        "taps", anchor_of(kernel), (prod(shape.kernel), shape.channels), kernel.views[1].base.dtype
-    )
+    return scratch_tensor("taps", anchor_of(kernel), (prod(shape.kernel), shape.channels), kernel.views[1].base.dtype)
 
 
 def write_taps(name: str, kernel: Kernel) -> KernelSource:
@@ -85,7 +83,10 @@ class _Depthwise(ContractionWriter):
         self.line(f"for tap in {unrolled}({last.size}):")
         self.depth += 1
         self.at |= decomposed(tuple(outer), "line") | {last: "tap"}
-        pixels, weights = self._read(self.left, "inside_rows & inside_columns"), self._read(self.right, "inside_columns")
+        pixels, weights = (
+            self._read(self.left, "inside_rows & inside_columns"),
+            self._read(self.right, "inside_columns"),
+        )
         self.line(f"total += {pixels}.to(tl.{wide}) * {weights}.to(tl.{wide})")
         self.depth = 1
         finish(self, self.kernel, self.loops, "total")
@@ -97,7 +98,9 @@ class _Depthwise(ContractionWriter):
         self.high, self.wide = min(SIDE, next_power_of_two(high)), min(SIDE, next_power_of_two(wide))
         self.channels = min(CHANNELS, next_power_of_two(self.width))
         down, across, parts = ceil_div(high, self.high), ceil_div(wide, self.wide), ceil_div(self.width, self.channels)
-        self.line(f"# {self.anchor.op.name}: {' x '.join(map(str, self._sides()))} pixels, {self.width} channels, {self.length} taps")
+        self.line(
+            f"# {self.anchor.op.name}: {' x '.join(map(str, self._sides()))} pixels, {self.width} channels, {self.length} taps"
+        )
         self.line("program = tl.program_id(0)")
         self.line(f"column = program % {parts} * {self.channels} + tl.arange(0, {self.channels})[None, :]")
         self.line(f"rectangle = program // {parts}")

@@ -14,7 +14,7 @@ from math import prod
 
 from ...dtypes import uint8
 from ...graph.graph import Graph
-from ...graph.node import ITEM, Node, Op, Type, placeholder
+from ...graph.node import ITEM, Node, Type, placeholder
 from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
 from ..ir.nest import ready
@@ -50,10 +50,17 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
-LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
+# Matrix units have no float64 of the shapes that attention needs.
+NO_FLOAT64 = dict.fromkeys(("attention", "attention_gradients"), ("float64",))
+LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS, NO_FLOAT64)
 INT8 = Int8Kernels(unsigned=False, depthwise=False)
 PASSES = PassOptions(
-    LOWERINGS.lowers, recompute=True, pad_to_words=True, merge_products=True, int8_kernels=INT8, narrow_kernels=True
+    LOWERINGS.lowers_node,
+    recompute=True,
+    pad_to_words=True,
+    merge_products=True,
+    int8_kernels=INT8,
+    narrow_kernels=True,
 )
 DEFAULTS = CompileOptions("cuda")
 
@@ -62,16 +69,7 @@ def gpu_passes(
     graph: Graph, options: CompileOptions = DEFAULTS, updates: Mapping[int, int] | None = None
 ) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(spread_updates(graph, updates or {}), _pass_options(options), options)
-
-
-def _pass_options(options: CompileOptions) -> PassOptions:
-    """Without kernels of their own, attention and its gradients are decomposed."""
-    return PASSES if options.gpu_attention else replace(PASSES, lowers=_lowers_all_but_attention)
-
-
-def _lowers_all_but_attention(op: Op) -> bool:
-    return LOWERINGS.lowers(op) and op.name not in ("attention", "attention_gradients")
+    return each_pass(spread_updates(graph, updates or {}), PASSES, options)
 
 
 def gpu_program(
@@ -97,7 +95,7 @@ def gpu_program(
 
     LOWERINGS.check(graph, options.device)
     target = Backend(
-        partial(applied, wanted=_pass_options(options), options=options), partial(_plan, judge=judge, options=options),
+        partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES,
     )  # fmt: skip

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from ...errors import InternalError
 from ...graph.graph import Graph, rebuild
-from ...graph.node import Node, Op, Type, blame, item, toposort
+from ...graph.node import Node, Type, blame, item, toposort
 
 MAX_ROUNDS = 100  # a decomposition may contain ops that must be decomposed themselves
 
 
-def decompose(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
+def decompose(graph: Graph, lowers: Callable[[Node], bool]) -> Graph:
     """The graph without ops that the backend lacks, as far as they can be decomposed."""
     for _ in range(MAX_ROUNDS):
         if not any(_is_missing(node, lowers) for node in graph.nodes):
@@ -21,7 +21,7 @@ def decompose(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
     raise InternalError("decompose", f"the decompositions of {', '.join(names)} never end.")
 
 
-def _once(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
+def _once(graph: Graph, lowers: Callable[[Node], bool]) -> Graph:
     done: dict[Node, Node] = {i: i for i in graph.inputs}
     with blame() as put_down_to:
         for node in toposort([*graph.inputs, *graph.outputs]):
@@ -55,5 +55,5 @@ def _types(types: Iterable[Type]) -> str:
     return ", ".join(map(str, types))
 
 
-def _is_missing(node: Node, lowers: Callable[[Op], bool]) -> bool:
-    return node.op.decompose is not None and not lowers(node.op)
+def _is_missing(node: Node, lowers: Callable[[Node], bool]) -> bool:
+    return node.op.decompose is not None and not lowers(node)

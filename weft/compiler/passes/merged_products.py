@@ -73,7 +73,7 @@ def _key(node: Node, shared: int, graph: Graph) -> tuple[object, ...] | None:
     origin = _origin(other)
     if origin.op is ITEM:
         made_of: object = origin.inputs[0]
-    elif origin in graph.inputs and len(other.shape) == 2:
+    elif origin in graph.inputs and len(origin.shape) == 2:
         made_of = "weights"
     else:
         return None
@@ -89,16 +89,30 @@ def _order(origin: Node, graph: Graph) -> int:
 def _origin(node: Node) -> Node:
     """What a value is made of, below movement."""
     for _ in range(MOST_MOVES):
-        if node.op.name not in ("permute", "reshape"):
+        if not _is_moved(node):
             break
         node = node.inputs[0]
     return node
 
 
+def _is_moved(node: Node) -> bool:
+    """Whether it has the elements of its input, each once."""
+    return node.op.name in ("permute", "reshape") or (node.op.name == "expand" and _added_axes(node) > 0)
+
+
+def _added_axes(node: Node) -> int:
+    """How many axes of size 1 a reshape or expand adds in front; 0 if that is not all that it does."""
+    if node.op.name not in ("reshape", "expand"):
+        return 0
+    below = node.inputs[0].shape
+    more = len(node.shape) - len(below)
+    return more if more > 0 and node.shape == (*[1] * more, *below) else 0
+
+
 def _moves(node: Node) -> tuple[object, ...]:
     """The movement between a value and what it is made of; the sizes of reshapes may differ along one axis."""
     found: list[object] = []
-    while node.op.name in ("permute", "reshape") and len(found) < MOST_MOVES:
+    while _is_moved(node) and len(found) < MOST_MOVES:
         found.append(node.params if node.op.name == "permute" else len(node.shape))
         node = node.inputs[0]
     return tuple(found)
@@ -161,9 +175,7 @@ def _product(group: _Group, place: int, inputs: tuple[Node, ...]) -> Node:
     """The product of all. The others' operands follow from this one's: weights are what they were, and results belong to one op."""
     product, other = group.products[place], 1 - group.shared
     source = _origin(inputs[other])
-    operands = [
-        _moved_again(p.inputs[other], source.inputs[0] if source.op is ITEM else None) for p in group.products
-    ]
+    operands = [_moved_again(p.inputs[other], source.inputs[0] if source.op is ITEM else None) for p in group.products]
     axis = product.get_params("a", "b")[other].index(group.letter)
     joined = _joined(operands, axis)
     pair = (inputs[group.shared], joined) if group.shared == 0 else (joined, inputs[group.shared])
@@ -183,6 +195,10 @@ def _joined(operands: Sequence[Node], axis: int) -> Node:
     if all(o.op.name == "permute" and o.params == first.params for o in operands):
         axes = first.param("axes")
         return move("permute", _joined([o.inputs[0] for o in operands], axes[axis]), axes)
+    more = _added_axes(first)
+    if more and all(_added_axes(o) == more for o in operands):
+        joined = _joined([o.inputs[0] for o in operands], axis - more)
+        return move("reshape", joined, (*[1] * more, *joined.shape))
     return make(OPS["concat"], tuple(operands), (axis,))
 
 
@@ -209,7 +225,11 @@ def sum_of_products(node: Node) -> Node | None:
         return None
     axes = a.index(summed[0]), b.index(summed[0])
     pairs = [pair for product in (x, y) for pair in _pairs(product, axes)]
-    if not pairs or any(_origin(left).op is not ITEM for left, _ in pairs) or len({_rest(pair, axes) for pair in pairs}) > 1:
+    if (
+        not pairs
+        or any(_origin(left).op is not ITEM for left, _ in pairs)
+        or len({_rest(pair, axes) for pair in pairs}) > 1
+    ):
         return None
     pairs.sort(key=lambda pair: int(_origin(pair[0]).param("index")))
     left, right = (_joined([pair[i] for pair in pairs], axes[i]) for i in (0, 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...graph.graph import Graph
-from ...graph.node import Op
+from ...graph.node import Node
 from ...options import CompileOptions
 from .decompose import decompose
 from .fold import fold
@@ -28,7 +28,7 @@ Pass = Callable[[Graph], Graph]
 class PassOptions:
     """The options of the passes that depend on the backend."""
 
-    lowers: Callable[[Op], bool]  # whether the backend has a rule for an op; others are decomposed
+    lowers: Callable[[Node], bool]  # whether the backend has a rule for a node; others are decomposed
     wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
     recompute: bool = False  # cheap values are recomputed rather than stored

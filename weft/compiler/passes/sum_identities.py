@@ -72,7 +72,12 @@ def one_hot_sum(node: Node) -> Node | None:
     if where.op.name != "where" or len(axes) != 1 or not node.dtype.is_float:
         return None
     test, value, zero = where.inputs
-    if not _is_one_hot(test, axes[0]) or zero.op is not CONST or const_value(zero) != 0 or not _is_invariant(value, frozenset(axes)):
+    if (
+        not _is_one_hot(test, axes[0])
+        or zero.op is not CONST
+        or const_value(zero) != 0
+        or not _is_invariant(value, frozenset(axes))
+    ):
         return None
     found = _beside(value, node)
     return make(OPS["neg"], (found,), (), node.source) if negative else found

@@ -71,7 +71,7 @@ class Translator:
     """Translates one closed graph; `graphs` are its versions at all traced points. Ops that consist of others are written as these, if they have no rule."""
 
     def __init__(self, model: ModelWriter, graphs: Sequence[Graph], inputs: Sequence[OnnxValue]) -> None:
-        graphs = [decompose(graph, lambda op: op.name in RULES or op.name in PATTERNS) for graph in graphs]
+        graphs = [decompose(graph, lambda node: node.op.name in RULES or node.op.name in PATTERNS) for graph in graphs]
         self.model, self.graph = model, graphs[0]
         self.out = GraphWriter(model)
         self.versions = {
