@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import gpu_jax
+import gpu_published
 import gpu_torch
 import gpu_weft
 import numpy as np
@@ -129,6 +130,7 @@ INFERRED = [
 def cases() -> Iterator[Case]:
     """Every row, in the order of importance."""
     big = [n for n in TRAINED if n.late]
+    yield from gpu_published.cases()
     yield from (training(n) for n in TRAINED if not n.late)
     yield from (training(n) for n in big if n.precision)
     yield from products()

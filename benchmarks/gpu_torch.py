@@ -34,7 +34,7 @@ def free() -> None:
         need("torch").cuda.empty_cache()
 
 
-class _Peak:
+class Peak:
     """The most bytes torch has had in use since it was made, less what was there before."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class _Peak:
         return float(need("torch").cuda.max_memory_allocated() - self.before) if Place.is_gpu() else 0.0
 
 
-class _Captured:
+class Captured:
     """Work as a CUDA graph: a call replays it, and gives where its result stands."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -88,7 +88,7 @@ class Trained:
         self.loss = torch.compile(loss, dynamic=False, mode="reduce-overhead") if way == COMPILED else loss
         self.captured = None
         if way == GRAPH:
-            self.captured = _Captured(self._step)
+            self.captured = Captured(self._step)
             self._begin_again()
 
     def _step(self) -> Any:
@@ -130,13 +130,13 @@ class Trained:
 
 
 def training(task: Task, way: str = EAGER, precision: str | None = None, last: bool = False) -> Contestant:
-    peak = _Peak()
+    peak = Peak()
     made = Trained(task, way, precision, last)
     return Contestant(made.call, wait, made.values, peak)
 
 
 def inference(task: Task, way: str = EAGER, precision: str | None = None, last: bool = False) -> Contestant:
-    torch, peak = need("torch"), _Peak()
+    torch, peak = need("torch"), Peak()
     kind = torch.float32 if precision is None else getattr(torch, precision)
     net = with_torch.module(task, last).to(Place.device, kind).eval().requires_grad_(False)
     x = with_torch._laid_out(torch.from_numpy(task.batch()[0]).to(Place.device, kind), last)
@@ -146,7 +146,7 @@ def inference(task: Task, way: str = EAGER, precision: str | None = None, last: 
         with torch.no_grad() if way == COMPILED else torch.inference_mode():
             return chosen(x)
 
-    call = _Captured(run) if way == GRAPH else run
+    call = Captured(run) if way == GRAPH else run
     return Contestant(call, wait, lambda: [call().float().cpu().numpy()], peak)
 
 

@@ -1,0 +1,232 @@
+"""Rows of published networks on a GPU: GPT-2, ViT-B/16 and ConvNeXt-T, trained by AdamW or used, with the same weights in all libraries.
+
+torch has ViT and ConvNeXt from torchvision; its GPT-2 is written here as people write it today: one product for queries, keys and values, and
+torch's fused attention. Memory is the most that a step has in use, parameters and optimizer included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gpu_torch
+import gpu_weft
+import numpy as np
+from cases.peers import need
+from gpu_measure import Case, Contestant, Place
+
+import weft
+from weft import optim, zoo
+from weft.zoo.published import load_published
+
+TRAINING, INFERENCE = "training step, AdamW", "inference, published networks"
+RATE = 1e-4
+IMAGE = (3, 224, 224)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row: the network, its batch, and what is aimed at."""
+
+    name: str
+    network: str  # of weft.zoo
+    batch: int
+    training: bool
+    goal: float  # milliseconds
+    before: float  # torch's best, when the goal was set
+
+    @property
+    def precision(self) -> str:
+        return "bfloat16" if self.training else "float16"
+
+    @property
+    def is_text(self) -> bool:
+        return self.network == "gpt2"
+
+    def batches(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(0)
+        if self.is_text:
+            tokens = rng.integers(0, 50257, (2, self.batch, 1024))
+            return tokens[0], tokens[1].reshape(-1)
+        return rng.standard_normal((self.batch, *IMAGE), np.float32), rng.integers(0, 1000, self.batch)
+
+
+ROWS = [
+    Published("GPT-2 124M, batch 8 x 1024, bfloat16", "gpt2", 8, True, 20.0, 21.6),
+    Published("ViT-B/16, batch 64, bfloat16", "vit_base", 64, True, 20.0, 21.5),
+    Published("ConvNeXt-T, batch 64, bfloat16", "convnext_tiny", 64, True, 24.0, 27.1),
+    Published("GPT-2 124M, batch 1 x 1024, float16", "gpt2", 1, False, 0.85, 0.94),
+    Published("ViT-B/16, batch 1, float16", "vit_base", 1, False, 0.55, 0.64),
+    Published("ViT-B/16, batch 64, float16", "vit_base", 64, False, 5.8, 6.27),
+]
+
+
+def cases() -> Iterator[Case]:
+    """Every row. They are no part of a dry run: the networks have one size."""
+    for row in ROWS:
+        ways = (gpu_torch.EAGER, gpu_torch.GRAPH, gpu_torch.COMPILED)
+        names = ("torch", "torch graph", "torch compiled")
+        found: dict[str, Callable[[], Contestant]] = {
+            name: partial(_torch, row, way) for name, way in zip(names, ways, strict=True)
+        }
+        found["weft"] = partial(_weft, row)
+        group = TRAINING if row.training else INFERENCE
+        note = f"torch was seen at {row.before} ms before"
+        yield Case(group, row.name, found, goal=1e-3 * row.goal, ahead=1.0, allowed=0.02, note=note)
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------------------
+
+
+def torch_network(network: str) -> Any:
+    """A network with its own initialization, the same each time."""
+    torch = need("torch")
+    torch.manual_seed(0)
+    if network == "gpt2":
+        return _torch_gpt2()
+    import torchvision
+
+    if network == "vit_base":
+        made = torchvision.models.vit_b_16()
+        torch.nn.init.normal_(made.heads.head.weight, std=0.02)  # published as zeros, which nothing can be compared by
+        return made
+    return torchvision.models.convnext_tiny(stochastic_depth_prob=0.0)
+
+
+def _torch_gpt2() -> Any:
+    torch = need("torch")
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c_attn, self.c_proj = nn.Linear(768, 2304), nn.Linear(768, 768)
+
+        def forward(self, x: Any) -> Any:
+            batch, time, _ = x.shape
+            q, k, v = (t.view(batch, time, 12, 64).transpose(1, 2) for t in self.c_attn(x).split(768, dim=2))
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.c_proj(y.transpose(1, 2).reshape(batch, time, 768))
+
+    class Feed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c_fc, self.c_proj = nn.Linear(768, 3072), nn.Linear(3072, 768)
+
+        def forward(self, x: Any) -> Any:
+            return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(768), Attention(), nn.LayerNorm(768), Feed()
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.attn(self.ln_1(x))
+            return x + self.mlp(self.ln_2(x))
+
+    class Gpt2(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(50257, 768), nn.Embedding(1024, 768)
+            self.h, self.ln_f = nn.ModuleList(Block() for _ in range(12)), nn.LayerNorm(768)
+            for parameter in self.parameters():
+                if parameter.ndim == 2:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, x: Any) -> Any:
+            y = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+            for block in self.h:
+                y = block(y)
+            return functional.linear(self.ln_f(y), self.wte.weight)
+
+    return Gpt2()
+
+
+def _torch(row: Published, way: str) -> Contestant:
+    return _torch_training(row, way) if row.training else _torch_inference(row, way)
+
+
+def _torch_training(row: Published, way: str) -> Contestant:
+    torch, peak = need("torch"), gpu_torch.Peak()
+    net = torch_network(row.network).to(Place.device)
+    x, y = (torch.from_numpy(a).to(Place.device) for a in row.batches())
+    if not row.is_text:
+        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    captured = way == gpu_torch.GRAPH
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, fused=True, capturable=captured)
+    start = [p.detach().clone() for p in net.parameters()]
+
+    def loss() -> Any:
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=not captured):
+            out = net(x)
+            return torch.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), y)
+
+    chosen = torch.compile(loss, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else loss
+
+    def step() -> Any:
+        if way == gpu_torch.COMPILED:
+            torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad(set_to_none=True)
+        value = chosen()
+        value.backward()
+        optimizer.step()
+        return value
+
+    call = gpu_torch.Captured(step) if captured else step
+    with torch.no_grad():
+        for parameter, value in zip(net.parameters(), start, strict=True):
+            parameter.copy_(value)
+    return Contestant(call, gpu_torch.wait, lambda: [call().detach().float().cpu().numpy().reshape(1)], peak)
+
+
+def _torch_inference(row: Published, way: str) -> Contestant:
+    torch, peak = need("torch"), gpu_torch.Peak()
+    net = torch_network(row.network).to(Place.device, torch.float16).eval().requires_grad_(False)
+    x = torch.from_numpy(row.batches()[0]).to(Place.device)
+    x = x if row.is_text else x.to(torch.float16).contiguous(memory_format=torch.channels_last)
+    chosen = torch.compile(net, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else net
+
+    def run() -> Any:
+        with torch.no_grad() if way == gpu_torch.COMPILED else nullcontext():
+            return chosen(x)
+
+    call = gpu_torch.Captured(run) if way == gpu_torch.GRAPH else run
+    return Contestant(call, gpu_torch.wait, lambda: [call().float().cpu().numpy().reshape(-1)[:1000]], peak)
+
+
+# --- weft -------------------------------------------------------------------------------------------------------------------------
+
+
+def _weft(row: Published) -> Contestant:
+    options = {"dropout": 0.0} if row.is_text else {"drop_path": 0.0} if row.network == "convnext_tiny" else {}
+    model = getattr(zoo, row.network)(**options)
+    values = {name: tensor.detach().numpy() for name, tensor in torch_network(row.network).state_dict().items()}
+    if row.is_text:  # published with its matrices transposed
+        values = {name: v.T if ".c_" in name and v.ndim == 2 else v for name, v in values.items()}
+    load_published(model, row.network, values)
+    x, y = (weft.asarray(a) for a in row.batches())
+    if row.training:
+        optimizer = optim.adamw(model, RATE)
+
+        def step(x: Any, y: Any) -> Any:
+            out = model(x)
+            loss = weft.cross_entropy(out.reshape((-1, out.shape[-1])), y)
+            optimizer.minimize(loss)
+            return loss
+
+        trained = weft.jit(step, precision=row.precision)
+        memory = partial(_memory, trained, x, y)
+        return Contestant(lambda: trained(x, y), gpu_weft.wait, lambda: [trained(x, y).numpy().reshape(1)], memory)
+    model.eval()
+    x = x if row.is_text else x.astype(row.precision).realize()
+    used = weft.jit(lambda x: model(x), precision=row.precision)
+    memory = partial(_memory, used, x)
+    return Contestant(lambda: used(x), gpu_weft.wait, lambda: [used(x).numpy().reshape(-1)[:1000]], memory)
+
+
+def _memory(compiled: Any, *args: Any) -> float:
+    return float(compiled.memory(*args).total)
