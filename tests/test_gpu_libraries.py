@@ -313,7 +313,7 @@ def test_a_table_of_all_algorithms(machine):
         assert rows["DIRECT"].workspace == rows["LOOPS"].workspace == 0
         assert rows["CUDNN"].workspace >= 64  # of the plan; the result of a filter's gradient besides
         counted(len(rows))
-    assert table.refused == {}
+    assert {name for refused in table.refused.values() for name in refused} == {"DEPTHWISE"}
     assert "cuda" in str(table)
 
 
@@ -321,7 +321,8 @@ def test_a_table_says_what_cannot_be(machine):
     machine.dnn.refuse = True
     table = find_algorithms(weft.ones((1, 3, 5, 5)), weft.ones((2, 3, 3, 3)), direction="forward")
     assert {row.name for row in table.rows} == set(GPU_ALGORITHMS) - {"CUDNN", "DEPTHWISE"}
-    assert table.refused == {"forward": {"CUDNN": "CUDNN has no kernel for it, or is not installed"}}
+    assert table.refused["forward"]["CUDNN"] == "CUDNN has no kernel for it, or is not installed"
+    assert table.refused["forward"]["DEPTHWISE"] == "DEPTHWISE is for depthwise convolutions and their data gradients"
     wide = find_algorithms(
         weft.ones((1, 3, 5, 5), dtype="float64"), weft.ones((2, 3, 3, 3), dtype="float64"), direction="data"
     )

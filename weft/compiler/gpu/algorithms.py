@@ -76,7 +76,7 @@ def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool)
 def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
     """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
     if is_attention(anchor_of(kernel)):
-        return _plan("TRITON", kernel, *(replace(p, arguments=_rounding(tf32)) for p in attention.phases(kernel)))
+        return _plan("TRITON", kernel, *attention.phases(kernel))
     if is_depthwise(kernel):
         depthwise = _depthwise_plan(kernel)
         if limit is None or depthwise.workspace <= limit:

@@ -50,9 +50,9 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
-# Matrix units have no float64 of the shapes that attention needs.
-NO_FLOAT64 = dict.fromkeys(("attention", "attention_gradients"), ("float64",))
-LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS, NO_FLOAT64)
+# Attention of wider floats is decomposed: its kernels multiply 16-bit floats on the matrix units.
+WIDE_ATTENTION = dict.fromkeys(("attention", "attention_gradients"), ("float32", "float64"))
+LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS, WIDE_ATTENTION)
 INT8 = Int8Kernels(unsigned=False, depthwise=False)
 PASSES = PassOptions(
     LOWERINGS.lowers_node,

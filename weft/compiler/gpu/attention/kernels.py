@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ....dtypes import bool_, float64
+from ....dtypes import bool_, float32
 from ....graph.node import Node
 from ...ir.kernel import View
 from .. import scalars as scalar
@@ -17,28 +17,25 @@ from ..source import KernelSource, KernelWriter
 from .problem import AttentionProblem
 
 ALONE = 1 << 20  # bytes of shared memory, more than a launch of several kernels may have: these use all there is
+LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 ROWS = 64  # of a program that sums products of outputs and gradients
 
 
 def delta_tensor(problem: AttentionProblem) -> Node:
     """The sum of output times gradient of every row, in scratch."""
     batch, heads, queries, _ = problem.sizes
-    return scratch_tensor("delta", problem.anchor, (batch, heads, queries), problem.wide)
+    return scratch_tensor("delta", problem.anchor, (batch, heads, queries), float32)
 
 
 class AttentionWriter(KernelWriter):
     """What all kernels of attention share."""
 
-    def __init__(self, problem: AttentionProblem, part: str, tf32: bool) -> None:
+    def __init__(self, problem: AttentionProblem, part: str) -> None:
         super().__init__("kernel")
-        self.problem, self.tile, self.tf32 = problem, problem.tile(part), tf32
+        self.problem, self.tile = problem, problem.tile(part)
         self.batch, self.heads, self.queries, self.keys = problem.sizes
         self.left, self.right, self.align = problem.anchor.get_params("left", "right", "align")
-        self.is_double = problem.wide is float64
-        self.number = f"tl.{problem.wide.name}"
-        self.factor = problem.anchor.param("scale") * (1.0 if self.is_double else math.log2(math.e))
-        self.log2_e = "1.0" if self.is_double else repr(math.log2(math.e))
-        self.exp = "libdevice.exp" if self.is_double else "tl.exp2"
+        self.factor = problem.anchor.param("scale") * LOG2_E
 
     # --- where things are -----------------------------------------------------------------------------------------------
 
@@ -49,8 +46,8 @@ class AttentionWriter(KernelWriter):
         self.line(f"block = {blocks - 1} - program % {blocks}" if last_first else f"block = program % {blocks}")
         self.line(f"b = (program // {blocks * heads}).to(tl.int64)")
         self.line(f"{head} = program // {blocks} % {heads}")
-        self.line(f"features = tl.arange(0, {self.problem.padded[0]})")
-        self.line(f"values = tl.arange(0, {self.problem.padded[1]})")
+        self.line(f"features = tl.arange(0, {self.problem.width})")
+        self.line("values = features")
         self._limits()
         if "key" in self.problem.extra:
             for name in ("key", "offset"):
@@ -77,10 +74,9 @@ class AttentionWriter(KernelWriter):
         """A tile of an operand: some of its rows, all of its columns."""
         sb, sr, sh, sc = view.strides
         place = f"{self._start(view)} + b * {sb} + {head} * {sh} + {rows}[:, None] * {sr} + {columns}[None, :] * {sc}"
-        width = self.problem.padded[0 if columns == "features" else 1]
         tests = [
             *([f"({rows}[:, None] < {counts[0]})"] if masked else []),
-            *([f"({columns}[None, :] < {counts[1]})"] if width != counts[1] else []),
+            *([f"({columns}[None, :] < {counts[1]})"] if self.problem.width != counts[1] else []),
         ]
         return f"tl.load({place}, mask={' & '.join(tests)}, other=0.0)" if tests else f"tl.load({place})"
 
@@ -97,15 +93,12 @@ class AttentionWriter(KernelWriter):
     def of_rows(self, view: View) -> str:
         """One number for each of the rows, of a tensor (batch, heads, queries)."""
         place = f"{self._start(view)} + (b * {self.heads} + h) * {self.queries} + rows"
-        return f"tl.load({place}, mask=rows < {self.queries}, other=0.0).to({self.number})"
+        return f"tl.load({place}, mask=rows < {self.queries}, other=0.0).to(tl.float32)"
 
     # --- arithmetic -----------------------------------------------------------------------------------------------------
 
     def dot(self, a: str, b: str, total: str = "") -> str:
-        precision = (
-            f', input_precision="{"tf32" if self.tf32 else "tf32x3"}"' if self.problem.dtype.name == "float32" else ""
-        )
-        return f"tl.dot({a}, {b}{f', {total}' if total else ''}{precision}, out_dtype={self.number})"
+        return f"tl.dot({a}, {b}{f', {total}' if total else ''}, out_dtype=tl.float32)"
 
     def narrowed(self, value: str) -> str:
         """A tile as an operand of a product."""
@@ -116,10 +109,10 @@ class AttentionWriter(KernelWriter):
         r, c = ("rows[None, :]", "cols[:, None]") if across else ("rows[:, None]", "cols[None, :]")
         self.line(f"s = s * {self.factor!r}")
         if "bias" in self.problem.extra:
-            self.line(f"s = s + {self._given('bias', r, c)} * {self.log2_e}")
+            self.line(f"s = s + {self._given('bias', r, c)} * {LOG2_E!r}")
         if "slopes" in self.problem.extra:
-            slope = f"tl.load({self._start(self.problem.extra['slopes'])} + h).to({self.number})"
-            self.line(f"s = s - {slope} * {self.log2_e} * tl.abs({r} + shift - {c}).to({self.number})")
+            slope = f"tl.load({self._start(self.problem.extra['slopes'])} + h).to(tl.float32)"
+            self.line(f"s = s - {slope} * {LOG2_E!r} * tl.abs({r} + shift - {c}).to(tl.float32)")
         tests = []
         if masked:
             tests += [f"({c} < limit)", f"({r} < {self.queries})"]
@@ -141,7 +134,7 @@ class AttentionWriter(KernelWriter):
         place = f"{self._start(view)} + b * {steps[0]} + h * {steps[1]} + {r} * {steps[2]} + {c} * {steps[3]}"
         inside = f"({r} < {self.queries}) & ({c} < {self.keys})"
         value = f"tl.load({place}, mask={inside}, other=0)"
-        return value if node.dtype is bool_ else f"{value}.to({self.number})"
+        return value if node.dtype is bool_ else f"{value}.to(tl.float32)"
 
     def dropped(self, across: bool, *names: str) -> None:
         """Apply dropout to tiles of these names, all with the same bits."""
@@ -149,7 +142,7 @@ class AttentionWriter(KernelWriter):
         if not rate:
             return
         self.line(f"kept = {self._bits(across)}.to(tl.int64) < {round((1.0 - rate) * 2**32)}")
-        scale = scalar.number(self.problem.wide, 1.0 / (1.0 - rate))
+        scale = scalar.number(float32, 1.0 / (1.0 - rate))
         for name in names:
             self.line(f"{name} = tl.where(kept, {name} * {scale}, 0.0)")
 
@@ -214,8 +207,8 @@ class AttentionWriter(KernelWriter):
         return result == "y0" and self.problem.anchor.op.name == "attention"
 
 
-def write_forward(problem: AttentionProblem, tf32: bool) -> KernelSource:
-    w = AttentionWriter(problem, "forward", tf32)
+def write_forward(problem: AttentionProblem) -> KernelSource:
+    w = AttentionWriter(problem, "forward")
     tile, blocks = w.tile, ceil_div(w.queries, w.tile.queries)
     w.line(
         f"# attention: {w.batch} x {w.heads} x {w.queries} x {w.keys}, heads of {problem.features} and {problem.values}"
@@ -224,9 +217,9 @@ def write_forward(problem: AttentionProblem, tf32: bool) -> KernelSource:
     w.line(f"kh = h // {problem.groups}")
     w.line(f"rows = block * {tile.queries} + tl.arange(0, {tile.queries})")
     w.line(f"q = {w.query_rows(0, 'features')}")
-    w.line(f'm = tl.full(({tile.queries},), float("-inf"), {w.number})')
-    w.line(f"total = tl.zeros(({tile.queries},), {w.number})")
-    w.line(f"y = tl.zeros(({tile.queries}, {problem.padded[1]}), {w.number})")
+    w.line(f'm = tl.full(({tile.queries},), float("-inf"), tl.float32)')
+    w.line(f"total = tl.zeros(({tile.queries},), tl.float32)")
+    w.line(f"y = tl.zeros(({tile.queries}, {problem.width}), tl.float32)")
     for begin, end, masked in w.key_ranges():
         w.line(f"for start in range({begin}, {end}, {tile.keys}):")
         w.depth += 1
@@ -239,8 +232,8 @@ def write_forward(problem: AttentionProblem, tf32: bool) -> KernelSource:
         w.line("highest = tl.maximum(m, tl.max(s, 1))")
         may_be_empty = bool(w.allowed) or "bias" in problem.extra
         w.line('safe = tl.where(highest == float("-inf"), 0.0, highest)' if may_be_empty else "safe = highest")
-        w.line(f"p = {w.exp}(s - safe[:, None])")
-        w.line(f"change = {w.exp}(m - safe)")
+        w.line("p = tl.exp2(s - safe[:, None])")
+        w.line("change = tl.exp2(m - safe)")
         w.line("total = total * change + tl.sum(p, 1)")
         w.line("y = y * change[:, None]")
         w.line(f"v = {w.key_rows(2, 'values', masked)}")
@@ -255,9 +248,8 @@ def write_forward(problem: AttentionProblem, tf32: bool) -> KernelSource:
         w.store("y0", "h", w.heads, "rows", w.queries, "y")
     if "y1" in problem.results:
         node = problem.results["y1"]
-        log = "libdevice.log(some)" if w.is_double else f"tl.log2(some) * {math.log(2.0)!r}"
-        m = "m" if w.is_double else f"m * {math.log(2.0)!r}"
-        w.line(f'lse = tl.where(total > 0.0, {m} + {log}, tl.where(total != total, total, float("-inf")))')
+        found = f"(m + tl.log2(some)) * {LN_2!r}"
+        w.line(f'lse = tl.where(total > 0.0, {found}, tl.where(total != total, total, float("-inf")))')
         w.line(f"tl.store({w.pointer(node)} + (b * {w.heads} + h) * {w.queries} + rows, lse, mask=rows < {w.queries})")
         w.written.append(node)
     return w.finished(blocks * w.batch * w.heads, tile.warps, tile.stages, ALONE)
@@ -265,12 +257,12 @@ def write_forward(problem: AttentionProblem, tf32: bool) -> KernelSource:
 
 def write_delta(problem: AttentionProblem) -> KernelSource:
     """The sum of output times gradient, less the gradient of the log-sum-exp."""
-    w, node = AttentionWriter(problem, "queries", False), delta_tensor(problem)
+    w, node = AttentionWriter(problem, "queries"), delta_tensor(problem)
     blocks = ceil_div(w.queries, ROWS)
     w.begin(blocks, w.heads, "h")
     w.line(f"rows = block * {ROWS} + tl.arange(0, {ROWS})")
-    w.line(f"y = {w.query_rows(3, 'values')}.to({w.number})")
-    w.line(f"g = {w.query_rows(5, 'values')}.to({w.number})")
+    w.line(f"y = {w.query_rows(3, 'values')}.to(tl.float32)")
+    w.line(f"g = {w.query_rows(5, 'values')}.to(tl.float32)")
     w.line("delta = tl.sum(y * g, 1)")
     if "lse_gradient" in problem.extra:
         w.line(f"delta = delta - {w.of_rows(problem.extra['lse_gradient'])}")
@@ -283,15 +275,15 @@ def _row_numbers(w: AttentionWriter) -> None:
     """The log-sum-exp (0 of a row that attends to nothing) and delta of the rows."""
     delta = delta_tensor(w.problem)
     w.line(f"lse = {w.of_rows(w.problem.kernel.views[4])}")
-    w.line(f'lse = tl.where(lse == float("-inf"), 0.0, lse) * {w.log2_e}')
+    w.line(f'lse = tl.where(lse == float("-inf"), 0.0, lse) * {LOG2_E!r}')
     place = f"(b * {w.heads} + h) * {w.queries} + rows"
     w.line(f"delta = tl.load({w.pointer(delta)} + {place}, mask=rows < {w.queries}, other=0.0)")
 
 
-def write_keys(problem: AttentionProblem, tf32: bool) -> KernelSource:
+def write_keys(problem: AttentionProblem) -> KernelSource:
     """The gradients of keys and values: a program has a block of keys and all queries of the heads that share it."""
-    w = AttentionWriter(problem, "keys", tf32)
-    tile, blocks, (width, values) = w.tile, ceil_div(w.keys, w.tile.keys), problem.padded
+    w = AttentionWriter(problem, "keys")
+    tile, blocks, width = w.tile, ceil_div(w.keys, w.tile.keys), problem.width
     w.line(
         f"# attention gradients of {w.batch} x {problem.key_heads} x {w.keys} keys, from {problem.groups} x {w.queries} queries"
     )
@@ -299,8 +291,8 @@ def write_keys(problem: AttentionProblem, tf32: bool) -> KernelSource:
     w.line(f"cols = block * {tile.keys} + tl.arange(0, {tile.keys})")
     w.line(f"k = {w.key_rows(1, 'features')}")
     w.line(f"v = {w.key_rows(2, 'values')}")
-    w.line(f"of_k = tl.zeros(({tile.keys}, {width}), {w.number})")
-    w.line(f"of_v = tl.zeros(({tile.keys}, {values}), {w.number})")
+    w.line(f"of_k = tl.zeros(({tile.keys}, {width}), tl.float32)")
+    w.line(f"of_v = tl.zeros(({tile.keys}, {width}), tl.float32)")
     begin, end = w.query_range()
     if problem.groups > 1:
         w.line(f"for group in range({problem.groups}):")
@@ -316,7 +308,7 @@ def write_keys(problem: AttentionProblem, tf32: bool) -> KernelSource:
     _row_numbers(w)
     w.line(f"s = {w.dot('k', 'tl.trans(q)')}")
     w.scores(True, True)
-    w.line(f"p = tl.where(allowed, {w.exp}(s - lse[None, :]), 0.0)")
+    w.line("p = tl.where(allowed, tl.exp2(s - lse[None, :]), 0.0)")
     w.line(f"of_p = {w.dot('v', 'tl.trans(g)')}")
     w.line("kept_p = p")
     w.dropped(True, "kept_p", "of_p")
@@ -330,10 +322,10 @@ def write_keys(problem: AttentionProblem, tf32: bool) -> KernelSource:
     return w.finished(blocks * w.batch * problem.key_heads, tile.warps, tile.stages, ALONE)
 
 
-def write_queries(problem: AttentionProblem, tf32: bool) -> KernelSource:
+def write_queries(problem: AttentionProblem) -> KernelSource:
     """The gradients of queries: a program has a block of them and walks along the keys."""
-    w = AttentionWriter(problem, "queries", tf32)
-    tile, blocks, (width, _) = w.tile, ceil_div(w.queries, w.tile.queries), problem.padded
+    w = AttentionWriter(problem, "queries")
+    tile, blocks, width = w.tile, ceil_div(w.queries, w.tile.queries), problem.width
     w.line(f"# attention gradients of {w.batch} x {w.heads} x {w.queries} queries, from {w.keys} keys")
     w.begin(blocks, w.heads, "h")
     w.line(f"kh = h // {problem.groups}")
@@ -341,7 +333,7 @@ def write_queries(problem: AttentionProblem, tf32: bool) -> KernelSource:
     w.line(f"q = {w.query_rows(0, 'features')}")
     w.line(f"g = {w.query_rows(5, 'values')}")
     _row_numbers(w)
-    w.line(f"of_q = tl.zeros(({tile.queries}, {width}), {w.number})")
+    w.line(f"of_q = tl.zeros(({tile.queries}, {width}), tl.float32)")
     for begin, end, masked in w.key_ranges():
         w.line(f"for start in range({begin}, {end}, {tile.keys}):")
         w.depth += 1
@@ -350,7 +342,7 @@ def write_queries(problem: AttentionProblem, tf32: bool) -> KernelSource:
         w.line(f"v = {w.key_rows(2, 'values', masked)}")
         w.line(f"s = {w.dot('q', 'tl.trans(k)')}")
         w.scores(False, masked)
-        w.line(f"p = {w.exp}(s - lse[:, None])")
+        w.line("p = tl.exp2(s - lse[:, None])")
         if w.allowed:
             w.line("p = tl.where(allowed, p, 0.0)")
         w.line(f"of_p = {w.dot('g', 'tl.trans(v)')}")

@@ -32,11 +32,12 @@ def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
 
 
 def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
-    problem, tf32 = AttentionProblem(kernel), "tf32" in phase.arguments
-    if phase.symbol == "attention.delta":
-        return write_delta(problem)
-    writers = {"attention.forward": write_forward, "attention.keys": write_keys, "attention.queries": write_queries}
-    return writers[phase.symbol](problem, tf32)
+    return _WRITERS[phase.symbol](AttentionProblem(kernel))
+
+
+_WRITERS = {
+    "attention.forward": write_forward, "attention.delta": write_delta, "attention.keys": write_keys, "attention.queries": write_queries,
+}  # fmt: skip
 
 
 def is_gradient(anchor: Node) -> bool:

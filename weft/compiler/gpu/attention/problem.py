@@ -1,11 +1,11 @@
-"""What the kernels of attention on GPUs know of a node, and the tiles that they work in."""
+"""What the kernels of attention on GPUs know of a node, and the tiles that they work in. Operands are 16-bit floats, sums float32."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ....dtypes import DType, float32, float64
+from ....dtypes import DType
 from ....graph.node import Node
 from ...ir.kernel import Kernel, View
 from ...ir.program import result_nodes
@@ -61,11 +61,6 @@ class AttentionProblem:
     def dtype(self) -> DType:
         return self.anchor.inputs[0].dtype
 
-    @property
-    def wide(self) -> DType:
-        """The type of sums."""
-        return float64 if self.dtype is float64 else float32
-
     @cached_property
     def extra(self) -> dict[str, View]:
         """The further inputs by name."""
@@ -81,39 +76,31 @@ class AttentionProblem:
         return bool(self.anchor.param("left") >= 0 or self.anchor.param("right") >= 0)
 
     @property
-    def padded(self) -> tuple[int, int]:
-        """The sides of tiles that hold features and values. In float32 they are the same: with two sides, Triton's products in three
-        parts were seen to give wrong numbers (features of 12 and values of 20, Triton 3.6 on an H200)."""
-        sides = _side(self.features), _side(self.values)
-        return (max(sides), max(sides)) if self.dtype is float32 else sides
+    def width(self) -> int:
+        """Of tiles that hold features or values: one for both. With two widths, Triton 3.6 was seen to give wrong numbers on an H200."""
+        return _side(max(self.features, self.values))
 
     def tile(self, part: str) -> AttentionTile:
-        """The tile of a kernel, by the size of a head and of its numbers: what is kept on the chip must fit there."""
-        weight = max(self.padded) * self.dtype.itemsize // 2  # features of 16 bits
-        level = sum(weight > most for most in (64, 128, 256, 512)) + (self.dtype is float32)
-        chosen = _TILES[part][min(4, level)]
+        """The tile of a kernel, by the size of a head: what is kept on the chip must fit there."""
+        chosen = _TILES[part][sum(self.width > most for most in (64, 128))]
         if {"mask", "bias"} & set(self.extra):  # whose tiles are loaded ahead as well
             chosen = replace(chosen, stages=min(2, chosen.stages))
         _, _, queries, keys = self.sizes
-        return replace(chosen, queries=min(chosen.queries, _side(queries)), keys=min(chosen.keys, _side(keys)))
+        tile = replace(chosen, queries=min(chosen.queries, _side(queries)), keys=min(chosen.keys, _side(keys)))
+        rows = tile.keys if part == "keys" else tile.queries
+        across = min(self.width, tile.queries if part == "keys" else tile.keys)
+        return replace(
+            tile, warps=max(1, min(tile.warps, rows // 16 * (across // 8)))
+        )  # each has a part of every product
 
 
 def _side(size: int) -> int:
     return max(LEAST, next_power_of_two(size))
 
 
-# By part and by the size of a head: up to 64 features of 16 bits, 128, 256, 512 (float32), more (float64).
+# By part and by the size of a head: up to 64 features, 128, 256.
 _TILES = {
-    "forward": (
-        AttentionTile(128, 64, 4, 3), AttentionTile(128, 64, 8, 2), AttentionTile(64, 32, 4, 2), AttentionTile(32, 32, 4, 1),
-        AttentionTile(16, 16, 4, 1),
-    ),
-    "keys": (
-        AttentionTile(64, 128, 8, 2), AttentionTile(64, 64, 8, 2), AttentionTile(32, 32, 4, 1), AttentionTile(16, 32, 4, 1),
-        AttentionTile(16, 16, 4, 1),
-    ),
-    "queries": (
-        AttentionTile(128, 64, 8, 2), AttentionTile(64, 64, 8, 2), AttentionTile(64, 32, 4, 1), AttentionTile(32, 16, 4, 1),
-        AttentionTile(16, 16, 4, 1),
-    ),
-}  # fmt: skip
+    "forward": (AttentionTile(128, 64, 4, 3), AttentionTile(128, 64, 8, 2), AttentionTile(64, 32, 4, 2)),
+    "keys": (AttentionTile(64, 128, 8, 2), AttentionTile(64, 64, 8, 2), AttentionTile(32, 32, 4, 1)),
+    "queries": (AttentionTile(128, 64, 8, 2), AttentionTile(64, 64, 8, 2), AttentionTile(64, 32, 4, 1)),
+}
