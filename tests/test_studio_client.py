@@ -90,6 +90,9 @@ def test_waiting_for_a_job_follows_its_events(client: Client, local: LocalStudio
     threading.Thread(target=end).start()
     assert client.wait(job["number"], 30, heard.append)["state"] == "done"
     assert heard[-1]["state"] == "done"
+    heard.clear()
+    assert client.wait(job["number"], 30, heard.append)["state"] == "done"  # it ended long ago, and no event tells of it
+    assert [(one["type"], one["job"], one["state"]) for one in heard] == [("job", job["number"], "done")]
     waiting = client.submit(data="digits", model="mlp", epochs=1)
     with pytest.raises(RunError, match="has not ended within"):
         threading.Timer(0.3, lambda: local.studio.feed._loop.call_soon_threadsafe(local.studio.events.publish, "run", "a", {})).start()  # fmt: skip

@@ -148,7 +148,11 @@ def _rounded(self: Any, source: Any, target: Any) -> Any:
     return _cast(self, source, target)
 
 
-# That no sum of whole numbers overflows it would ask with every one of them, and take twice as long.
+def _greater(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The maximum as GPUs have it (IEEE 754-2019): 0.0 is above -0.0. NumPy's takes either of the two, depending on the machine."""
+    return np.where((a == 0) & (b == 0), a + b, np.maximum(a, b))
+
+
 def _reduced(self: Any, given: tuple[tl.tensor, ...]) -> list[tl.tensor]:
     """A reduction by a function of ours: neighbours are combined, all pairs at once, until one is left. The interpreter's own loop calls
     the function for every single element, which takes a hundred times as long.
@@ -177,11 +181,14 @@ def _broadcast_others(self: Any, left: tl.tensor, right: tl.tensor) -> tuple[tl.
 
 TritonSemantic.broadcast_impl_value = _broadcast_others
 interpreter.ReduceOps.generic_reduce = _reduced
+# That no sum of whole numbers overflows it would ask with every one of them, and take twice as long.
 interpreter.interpreter_builder.options = dataclasses.replace(
     interpreter.interpreter_builder.options, sanitize_overflow=False
 )
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter.InterpreterBuilder.cast_impl = _rounded
+interpreter.InterpreterBuilder.create_maximumf = lambda self, a, b: self.binary_op(a, b, _greater)
+interpreter.InterpreterBuilder.create_minimumf = lambda self, a, b: self.binary_op(a, b, lambda a, b: -_greater(-a, -b))
 
 
 @functools.cache

@@ -99,14 +99,22 @@ class Client:
     def wait(
         self, number: int, seconds: float | None = None, on_event: Callable[[dict[str, Any]], None] | None = None
     ) -> dict[str, Any]:
-        """Wait until a job has ended; the job. `on_event` is called with the events of its way: progress, and changes of its state."""
+        """Wait until a job has ended; the job. `on_event` is called with the events of its way: progress, and changes of its state.
+
+        The last one is that of its end, also if the job ended before the stream was open.
+        """
         limit = None if seconds is None else time.monotonic() + seconds
+        state = None
         for event in self.events(heartbeat=True):
-            if event.get("job") == number and on_event is not None:
-                on_event(event)
+            if event.get("job") == number:
+                state = event.get("state")
+                if on_event is not None:
+                    on_event(event)
             if event["type"] in ("ready", "reset", "heartbeat") or event.get("job") == number:
                 job = self.job(number)
                 if job["state"] in ENDED:
+                    if on_event is not None and state != job["state"]:
+                        on_event({"type": "job", "job": number, **{name: job[name] for name in ("state", "why", "run")}})
                     return job
             if limit is not None and time.monotonic() > limit:
                 raise RunError("client", f"job {number} has not ended within {seconds:g} s.")
