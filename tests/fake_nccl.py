@@ -10,6 +10,7 @@ import enum
 import os
 import secrets
 import sys
+import time
 from contextlib import contextmanager
 from multiprocessing.connection import Client, Listener
 from types import ModuleType
@@ -24,9 +25,7 @@ from weft.mesh.world import world
 from weft.runtime.cuda import device as cuda_device
 
 ID_BYTES = 128
-_TYPES = (
-    "Int8 Uint8 Int32 Uint32 Int64 Uint64 Float16 Float32 Float64 Bfloat16"  # as in nccl.h
-)
+_TYPES = "Int8 Uint8 Int32 Uint32 Int64 Uint64 Float16 Float32 Float64 Bfloat16"  # as in nccl.h
 _NUMPY = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64]
 _NUMPY += [ml_dtypes.bfloat16]
 
@@ -125,7 +124,7 @@ class Comm:
             return given
         except (EOFError, OSError):  # a peer is gone: NCCL's kernels would go on waiting
             while not self.aborted:
-                pass
+                time.sleep(0.01)
             return None
 
     def _received(self, peer):

@@ -8,7 +8,7 @@ put into the first one before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from ..ir.program import Call
 from ..ir.storage import Ranges, Slot
@@ -72,7 +72,7 @@ def _without_detours(commands: Sequence[Command[K]]) -> Iterator[Command[K]]:
     begun, ended = 0, 0
     number: dict[int, int] = {0: 0}  # of each `Beside` among those that remain
     skipped = False
-    for command, following in zip(commands, [*commands[1:], None], strict=True):
+    for command, following in zip_longest(commands, commands[1:]):
         if skipped:
             skipped = False
         elif isinstance(command, Beside) and isinstance(following, Join) and begun == ended:

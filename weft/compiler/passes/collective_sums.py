@@ -36,7 +36,8 @@ def collective_sums(graph: Graph, adds: Adds) -> Graph:
         if node.op is ITEM and _combines(inputs[0]) and not adds(inputs[0]):
             if inputs[0] not in known:
                 known[inputs[0]] = _Exchange(inputs[0]).reduced(inputs[0].inputs)
-            return known[inputs[0]][node.param("index")]
+            index: int = node.param("index")
+            return known[inputs[0]][index]
         new = rebuild(node, inputs)
         if new.outputs or not _combines(new) or adds(new):
             return new

@@ -1,8 +1,8 @@
 """Communication beside computation, for backends with a second stream of work.
 
 Collectives, and loops between two of them, run beside all other kernels: each after everything before it, in one order, the same in all
-processes. They begin as early as possible, and what reads their results comes late: not before the next collective has begun, while there is
-other work.
+processes. What the next collective needs comes first, so that it begins as early as possible: the gradient of a weight is computed when it can
+be, and not after those of all activations. What reads a result comes late: not before the next collective has begun, while there is other work.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import accumulate
 
 from ...graph.node import Node
 from ..ir.kernel import Kernel
@@ -48,17 +49,31 @@ def kernels_beside(
     return frozenset(beside)
 
 
+def due_levels(
+    order: Sequence[Kernel], after: Mapping[Kernel, Collection[Kernel]], beside: Collection[Kernel]
+) -> dict[Kernel, int]:
+    """Levels by which kernels are scheduled: 0 for those beside the others, else the number of the first collective that needs them."""
+    begun = _begun(order)
+    last = 1 + max(begun.values(), default=0)
+    due = {k: begun[k] if communicates(k) else last for k in order}
+    for kernel in reversed(order):
+        for earlier in after[kernel]:
+            due[earlier] = min(due[earlier], due[kernel])
+    return {k: 0 if k in beside else due[k] for k in order}
+
+
 def gates(
     order: Sequence[Kernel], after: Mapping[Kernel, Collection[Kernel]], beside: Collection[Kernel]
 ) -> dict[Kernel, int]:
     """How many collectives should have begun before each kernel that waits for one runs: one more than it waits for."""
-    begun, number = 0, dict[Kernel, int]()
-    for kernel in order:
-        begun += communicates(kernel)
-        if kernel in beside:
-            number[kernel] = begun
-    waiting = {k: [number[e] for e in after[k] if e in beside] for k in order if k not in beside}
-    return {k: min(1 + max(numbers), begun) for k, numbers in waiting.items() if numbers}
+    begun = _begun(order)
+    waiting = {k: [begun[e] for e in after[k] if e in beside] for k in order if k not in beside}
+    return {k: 1 + max(numbers) for k, numbers in waiting.items() if numbers}
+
+
+def _begun(order: Sequence[Kernel]) -> dict[Kernel, int]:
+    """How many collectives there are up to each kernel, itself included."""
+    return dict(zip(order, accumulate(map(communicates, order)), strict=True))
 
 
 def in_flight(order: Sequence[Kernel], beside: Collection[Kernel]) -> dict[Kernel, int]:

@@ -18,10 +18,11 @@ from itertools import pairwise
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
+from ..ir.loops import is_inline
 from ..ir.program import Fused
 from ..ir.storage import nbytes
 from .in_place import chain, overwrites
-from .overlap import communicates, gates, is_collective, kernels_beside
+from .overlap import communicates, due_levels, gates, is_collective, kernels_beside
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def schedule(
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
     in_order = _ordered(fused.kernels, after, position)
     beside = kernels_beside(in_order, after, results) if overlaps else frozenset()
-    levels = {k: int(k not in beside) for k in in_order} if overlaps else _collective_levels(in_order, after)
+    levels = due_levels(in_order, after, beside) if overlaps else _collective_levels(in_order, after)
     held = gates(in_order, after, beside) if overlaps else {}
     order_found = _freeing_early(in_order, after, last, levels, results, early_free_bytes, held)
     state = set(updates.values())
@@ -109,13 +110,17 @@ def schedule(
 
 def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
     """Let collectives run in one order, the same in all processes: those with fewer ops before them first, because their inputs are made
-    first; one that others wait for may come earlier."""
+    first; one that others wait for may come earlier. What is exchanged, combined and exchanged again counts as one op."""
     collectives = {k.anchor: k for k in fused.kernels if k.anchor is not None and is_collective(k)}
     if len(collectives) < 2:
         return
     depth: dict[Node, int] = {}
+    exchanged: set[Node] = set()  # results of collectives, and what loops make of them
     for node in fused.graph.nodes:
-        depth[node] = 1 + max((depth[i] for i in node.inputs), default=0)
+        last = max(node.inputs, key=depth.__getitem__, default=None)
+        depth[node] = 0 if last is None else depth[last] + (last not in exchanged)
+        if node in collectives or (last in exchanged and is_inline(node)):
+            exchanged.add(node)
     number = {node: (depth[node], i) for i, node in enumerate(fused.graph.nodes)}
     for earlier, later in pairwise(sorted(collectives, key=number.__getitem__)):
         order.put_after(collectives[later], {collectives[earlier]})
@@ -229,7 +234,8 @@ def _freeing_early(
 ) -> list[Kernel]:
     """The same order by levels, `last` at the end, except that of the ready kernels one that frees enough memory goes first.
 
-    Kernels that are `held_until` so many collectives have begun come later, as long as there are others.
+    Kernels that are `held_until` so many collectives have begun come later, as long as there are others. Where there are such kernels, those
+    that free memory need not wait for their level, only for kernels of level 0.
     """
     readers = Counter(n for k in order for n in k.reads)
     made = {o for k in order for o in k.outputs if o not in results}
@@ -260,14 +266,14 @@ def _freeing_early(
     held: list[tuple[int, tuple[int, bool, int]]] = []  # ready kernels that wait for collectives to begin
     begun = 0
     while ready or held:
-        released = []
+        released: list[Kernel] = []
         while held and (held[0][0] <= begun or not (ready or released)):
             released.append(by_place[heappop(held)[1]])
         for kernel in released:
             heappush(ready, position[kernel])
             if freed(kernel) >= early_free_bytes:
                 heappush(eager, position[kernel])
-        if eager and eager[0][0] <= ready[0][0]:
+        if eager and (eager[0][0] <= ready[0][0] or (held_until and ready[0][0])):
             kernel = by_place[heappop(eager)]
         else:
             kernel = by_place[heappop(ready)]

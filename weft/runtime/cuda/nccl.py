@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,8 @@ def bindings() -> Any:
     return nccl
 
 
-class _Communicator(NamedTuple):
+@dataclass(frozen=True)
+class _Communicator:
     """One axis of a mesh, seen from this process."""
 
     handle: Any
