@@ -13,6 +13,8 @@ from test_collectives import every_collective, expected, values
 from uncompiled import uncompiled
 from weft import data, nn, optim, parallel, train
 from weft.errors import RunError, UserError
+from weft.jobs.needs import needs_of
+from weft.jobs.parallel_training import with_ranks
 from weft.mesh.world import World, read_world
 from weft.optim import sharing
 
@@ -325,3 +327,10 @@ def test_each_process_has_the_gpu_of_its_number_on_its_machine():
         UserError, match="there are 2, and rank 5 is number 3 on this machine. Start 2 processes or fewer"
     ):
         own_gpu(World(5, 8, local_rank=3), 2)
+
+
+def test_a_training_over_processes_has_a_gpu_for_each_of_them():
+    told = {"device": "cuda", "parallel": "data:2"}
+    assert (needs_of("train", told).gpus, needs_of("train", {**told, "parallel": None}).gpus) == (2, 1)
+    with pytest.raises(UserError, match="device=cuda:1 is one GPU, and each process needs its own"):
+        with_ranks({**told, "device": "cuda:1"})
