@@ -21,7 +21,8 @@ POISON = 0x7F
 
 
 class FakeGpu:
-    name, number, capability, multiprocessors, driver_version, stream = "fake", 0, 90, 2, "13.0", 0
+    name, number, capability, multiprocessors, driver_version = "fake", 0, 90, 2, "13.0"
+    stream, beside = 0, 1
 
     def __init__(self, total: int = 1 << 28) -> None:
         self.total, self.rooms = total, {}
@@ -38,7 +39,7 @@ class FakeGpu:
     def enter(self) -> None:
         pass
 
-    def _do(self, action) -> None:
+    def _do(self, action, beside: bool = False) -> None:
         if self.recording is None:
             action()
         else:
@@ -95,8 +96,8 @@ class FakeGpu:
         self.copies += 1
         self._do(lambda: ctypes.memmove(target, source, nbytes))
 
-    def clear(self, target: int, nbytes: int) -> None:
-        self._do(lambda: ctypes.memset(target, 0, nbytes))
+    def clear(self, target: int, nbytes: int, beside: bool = False) -> None:
+        self._do(lambda: ctypes.memset(target, 0, nbytes), beside)
 
     # --- kernels ----------------------------------------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class FakeGpu:
         known = json.loads(code)
         return interpreted_function(known["text"], symbol), known["types"]
 
-    def launch(self, function, programs: int, threads: int, shared: int, arguments) -> None:
+    def launch(self, function, programs: int, threads: int, shared: int, arguments, beside: bool = False) -> None:
         kernel, types = function
         assert len(types) == len(arguments), HIDDEN
         pointers = [pointer(address, kind) for address, kind in zip(arguments, types, strict=True)]
@@ -115,7 +116,18 @@ class FakeGpu:
                 kernel[(programs,)](*pointers)
 
         assert programs > 0, "the driver refuses to start no program"
-        self._do(run)
+        self._do(run, beside)
+
+    # --- work beside the stream: here in order with all other; see fake_nccl.py -----------------------------------------------------
+
+    def open_beside(self) -> None:
+        pass
+
+    def branch(self) -> None:
+        pass
+
+    def mark_beside(self) -> object:
+        return object()
 
     # --- graphs and waiting -------------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ class Op:
     operands: tuple[str, ...] = ()  # how plans call the inputs and the result; default x0, x1, ... and y
     label: str | None = None  # how profiles call it; default its name; "" leaves it out of a kernel's name
     updates_input: bool = False  # the result is the first input with some elements replaced: it can be written in place
+    overwrites_inputs: bool = False  # each result can be written over the input of the same number
     own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
     # (inputs, *params) -> the same value (or tuple of values) made of other ops, for backends without a lowering rule of their own
     decompose: Callable[..., Any] | None = None

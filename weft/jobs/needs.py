@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..knobs import knobs
+from ..train.ranks import processes_of
 from .kinds import TRAIN
 
 GPU, CPU, TASK = "gpu", "cpu", "task"
@@ -34,7 +35,12 @@ class JobNeeds:
 def needs_of(
     kind: str, settings: Mapping[str, Any], gpus: int = 1, memory: int | None = None, seconds: float | None = None
 ) -> JobNeeds:
-    """The needs of a job of this kind with these settings. `device=cuda` is the next free GPU, `cuda:1` that one."""
+    """The needs of a job of this kind with these settings. `device=cuda` is the next free GPU, `cuda:1` that one.
+
+    >>> needs_of(TRAIN, {"device": "cuda", "parallel": "data:4"}).gpus
+    4
+    """
+    gpus = max(gpus, processes_of(settings.get("parallel")))
     device = str(settings.get("device") or (knobs.device if kind == TRAIN else "cpu"))
     if device.startswith("cuda"):
         return JobNeeds(GPU, gpus, device if ":" in device and gpus == 1 else None, memory, seconds)

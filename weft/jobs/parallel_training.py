@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..locks import one_writer
 from ..mesh.world import world
 from ..parallel.ranks import RankPool, tell
@@ -17,7 +18,14 @@ from .events import Listener, nobody
 def with_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a training that processes of `weft launch` or mpiexec do together, whatever they were told."""
     size = world().size
-    return {**settings, "parallel": f"data:{size}"} if size > 1 and settings["parallel"] is None else dict(settings)
+    told = {**settings, "parallel": f"data:{size}"} if size > 1 and settings["parallel"] is None else dict(settings)
+    device = str(told["device"] or "")
+    if processes_of(told["parallel"]) > 1 and device.startswith("cuda:"):
+        raise UserError(
+            "weft train",
+            f"device={device} is one GPU, and each process needs its own. With device=cuda, each has that of its number.",
+        )
+    return told
 
 
 def needs_processes(settings: Mapping[str, Any]) -> bool:

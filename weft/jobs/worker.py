@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from .job_schedule import read_schedule
 from .kinds import work_of
 from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PROGRESS_SECONDS = 1.0  # between two progress events on disk
 
 
@@ -44,10 +47,25 @@ def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
 
 
 def _placed(record: JobRecord) -> dict[str, Any]:
-    """The settings with the GPU that the runner chose."""
+    """The settings with the GPU that the runner chose. Of several, this process and those that it starts see no others."""
     slots = read_schedule(record.folder).slots
-    on_gpu = bool(slots) and slots[0].startswith("cuda:")
-    return {**record.settings, **({"device": slots[0]} if on_gpu else {})}
+    if not slots or not slots[0].startswith("cuda:"):
+        return dict(record.settings)
+    if len(slots) == 1:
+        return {**record.settings, "device": slots[0]}
+    os.environ[VISIBLE] = visible_devices(slots, os.environ.get(VISIBLE))
+    return {**record.settings, "device": "cuda"}
+
+
+def visible_devices(slots: Sequence[str], setting: str | None) -> str:
+    """The setting of CUDA_VISIBLE_DEVICES that leaves some of the GPUs that it leaves now.
+
+    >>> visible_devices(["cuda:0", "cuda:2"], None), visible_devices(["cuda:0", "cuda:2"], "4,5,6,7")
+    ('0,2', '4,6')
+    """
+    numbers = [int(slot.removeprefix("cuda:")) for slot in slots]
+    known = setting.split(",") if setting else [str(i) for i in range(max(numbers) + 1)]
+    return ",".join(known[i].strip() for i in numbers)
 
 
 class _Events:

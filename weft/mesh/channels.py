@@ -69,14 +69,22 @@ class Channel:
             self._words[word] = value
 
         first = offset // 8
-        self._published = memory.words[first : first + size * lanes * LINE // 8].reshape(size, lanes, LINE // 8)[..., 0]
+        lines = memory.words[first : first + size * lanes * LINE // 8].reshape(size, lanes, LINE // 8)
+        self._published, self._on_device = lines[..., 0], lines[:, 0, 1]
         control.waits.append(self.waits_for)
 
     def waits_for(self) -> set[int]:
         """The ranks that have not come to where this process is: it waits for them, now or soon."""
-        counts = self._published >> TAG_BITS
-        behind = (counts < counts[self.index]).any(axis=1)
+        counts, on_device = self._published >> TAG_BITS, self._on_device >> TAG_BITS
+        behind = (counts < counts[self.index]).any(axis=1) | (on_device < on_device[self.index])
         return {rank for rank, late in zip(self.ranks, behind, strict=True) if late}
+
+    def begin_on_device(self, tag: int) -> int | None:
+        """Count a program whose collectives GPUs do by themselves. The number of a peer that is seen to be in another one."""
+        mine = next_position(int(self._on_device[self.index]), tag)
+        self._on_device[self.index] = mine
+        seen = enumerate(self._on_device.tolist())
+        return next((i for i, other in seen if other >> TAG_BITS == mine >> TAG_BITS and other != mine), None)
 
     @property
     def address(self) -> int:
@@ -87,6 +95,11 @@ class Channel:
     def nbytes(size: int, lanes: int) -> int:
         """The shared memory of a group."""
         return size * lanes * (LINE + 2 * SLOT_BYTES)
+
+
+def next_position(position: int, tag: int) -> int:
+    """The word of the next exchange: a count above the tag that tells what is exchanged."""
+    return (position >> TAG_BITS) + 1 << TAG_BITS | tag
 
 
 def waiting_words(control: ControlPage, lanes: int, words: int = Context.ALL) -> np.ndarray:

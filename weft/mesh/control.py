@@ -65,6 +65,9 @@ class ControlPage:
         self.words = np.frombuffer(self._map, np.int64)
         self.stop_address = self.words.ctypes.data + 8 * STOP
         self.waits: list[Waits] = []  # of the meshes of this process
+        self.stops: list[
+            Callable[[], None]
+        ] = []  # called when the processes should give up, to end waits that cannot look
         self.gave_up: Callable[[], None] = _nothing  # called when this process has noted a failure
         self.ended: Callable[[], None] = _nothing  # and when it comes to its end
         self._thread: threading.Thread | None = None
@@ -137,7 +140,7 @@ class ControlPage:
         self.ended()
 
     def _watch(self, stall_seconds: float, before_exit: Callable[[], None]) -> None:
-        last, stopped = time.monotonic(), 0.0
+        last, stopped, told = time.monotonic(), 0.0, False
         while not self._ended.wait(BEAT_SECONDS):
             now = time.monotonic()
             self.words[BEATS + self.rank] = time.monotonic_ns()
@@ -145,6 +148,10 @@ class ControlPage:
                 self.look_at_others(stall_seconds)
             if os.getppid() != self._parent:  # whoever started it was killed, and nobody else would end it
                 os._exit(1)
+            if self.words[STOP] and not told:
+                told = True
+                for stop in self.stops:
+                    stop()
             stopped += now - last if self.words[STOP] else 0.0
             if stopped > GRACE:  # it does not wait for the others, so it has not noticed
                 before_exit()

@@ -17,7 +17,7 @@ from typing import Any
 from ..compiler.cpu.collective.layout import TAG_BITS
 from ..errors import RunError
 from .control import BEAT_SECONDS, BEATS, ENDED, ControlPage
-from .mpi import MpiChannel
+from .mpi import DevicePosition, MpiChannel
 
 CONNECT_SECONDS = 60.0
 Position = tuple[
@@ -30,7 +30,9 @@ class ControlNetwork:
 
     def __init__(self, page: ControlPage, communicator: Any) -> None:
         self.page = page
-        self.channels: list[MpiChannel] = []  # of the meshes of this process, made in the same order in all
+        self.channels: list[
+            MpiChannel | DevicePosition
+        ] = []  # of the meshes of this process, made in the same order in all
         self._seen: dict[int, list[Position]] = {}
         self._sending = threading.Lock()
         self._told = False

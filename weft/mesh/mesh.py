@@ -30,8 +30,11 @@ Axes = tuple[tuple[str, int], ...]
 class Mesh:
     """All processes of the world, arranged along axes; the last one varies fastest from rank to rank.
 
-    Outside of `weft launch` every axis has one process, and collectives do nothing.
+    Outside of `weft launch` every axis has one process, and collectives do nothing; with `keeps_single`, they stay in programs for GPUs, to
+    measure what they cost.
     """
+
+    keeps_single = False
 
     def __init__(self, **axes: int) -> None:
         self.axes: Axes = tuple(axes.items())
@@ -70,8 +73,12 @@ class Mesh:
     def _mpi_channels(self, found: Connection, mpi: MpiLibrary) -> Sequence[MpiChannel]:
         assert found.network is not None
         made = [MpiChannel(mpi, self.ranks_along(name), self.index(name), found.control) for name, _ in self.axes]
-        found.network.channels += made
+        found.network.channels += [*made, *(channel.on_device for channel in made)]
         return made
+
+    def channel(self, axis: str) -> Channel | MpiChannel:
+        """The connection of this process with its group along an axis."""
+        return self._channels[list(self.sizes).index(self._known(axis))]
 
     def ranks_along(self, axis: str) -> list[int]:
         """The ranks of this process's group along an axis."""
@@ -94,6 +101,10 @@ class Mesh:
     def size(self, axis: str) -> int:
         """The number of processes along an axis."""
         return self.sizes[self._known(axis)]
+
+    def is_single(self, axis: str) -> bool:
+        """Whether collectives along an axis are left out, because it has one process."""
+        return self.size(axis) == 1 and not self.keeps_single
 
     def index(self, axis: str) -> int:
         """The number of this process along an axis."""
@@ -164,7 +175,12 @@ def run_collective(name: str, *given: Any) -> np.ndarray:
     """Run the collective of this name on an array, the first of its arguments; parameters follow."""
     op, x, params = OPS[name], np.asarray(given[0], order="C"), given[1:]
     result = op.infer(placeholder(0, Type(x.shape, as_dtype(x.dtype))), *params)
-    mesh = with_axes(dict(zip(op.params, params, strict=True))["mesh"])
+    known = dict(zip(op.params, params, strict=True))
+    mesh = with_axes(known["mesh"])
+    if mesh.size(known["axis"]) == 1:
+        return (
+            np.zeros(result.shape, x.dtype) if name == "shift" and known["detail"] else x.reshape(result.shape).copy()
+        )
     y = np.empty(result.shape, x.dtype)
     peer = run_phase(phase(op, params, result), x, y, mesh.engine, mesh.table_address)
     if peer is not None:

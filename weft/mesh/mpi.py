@@ -12,7 +12,7 @@ import numpy as np
 
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
-from .channels import waiting_words
+from .channels import next_position, waiting_words
 from .control import ControlPage
 from .world import World
 
@@ -59,12 +59,19 @@ def load_mpi(me: World) -> MpiLibrary:
     return MpiLibrary(mpi, communicator, one_machine)
 
 
+class DevicePosition:
+    """How many programs whose collectives GPUs do by themselves one process of a group has begun; the control network compares them."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks, self.position = ranks, 0
+
+
 class MpiChannel:
     """A group of processes along an axis, connected by MPI, seen from one of them."""
 
     def __init__(self, library: MpiLibrary, ranks: Sequence[int], index: int, control: ControlPage) -> None:
         mpi, size = library.mpi, len(ranks)
-        self.ranks = ranks
+        self.ranks, self.on_device = ranks, DevicePosition(ranks)
         self._group = library.communicator.group.Incl(list(ranks))
         self._communicator = library.communicator.Create_group(self._group)
         self._requests = np.zeros(2 * size, np.dtype(f"i{mpi._sizeof(mpi.Request)}"))
@@ -91,3 +98,8 @@ class MpiChannel:
     def position(self) -> int:
         """The number of collectives that this process has begun, and the tag of the last one: compared between processes."""
         return int(self.words[MpiContext.POSITION])
+
+    def begin_on_device(self, tag: int) -> int | None:
+        """Count a program whose collectives GPUs do by themselves; the control network tells of peers that are in another one."""
+        self.on_device.position = next_position(self.on_device.position, tag)
+        return None

@@ -14,15 +14,16 @@ from ..errors import UserError
 
 RANK, SIZE, GROUP = "WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_GROUP"
 
-# Of launchers, in the order in which they are looked for: the variables of the rank and of the number of processes.
+# Of launchers, in the order in which they are looked for: the variables of the rank, of the number of processes, and of the number of this
+# process among those of its machine ("" if there is none).
 LAUNCHERS = {
-    "weft launch": (RANK, SIZE),
-    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "MPICH": ("PMI_RANK", "PMI_SIZE"),
-    "PMIx": ("PMIX_RANK", "PMIX_SIZE"),
-    "torchrun": ("RANK", "WORLD_SIZE"),
-    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # of srun: a batch script itself is no rank
-    "Kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+    "weft launch": (RANK, SIZE, RANK),  # on one machine
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "PMIx": ("PMIX_RANK", "PMIX_SIZE", ""),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # of srun: a batch script itself is no rank
+    "Kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
 }
 
 
@@ -34,6 +35,7 @@ class World:
     size: int = 1
     launcher: str = ""  # "" for a process that was started alone
     group: str = ""  # of `weft launch`: the file that its processes share
+    local_rank: int | None = None  # among the processes of this machine; None if the launcher does not say
 
 
 @cache
@@ -45,10 +47,10 @@ def world() -> World:
 def read_world(environment: Mapping[str, str]) -> World:
     """What the environment of a process says.
 
-    >>> read_world({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"})
-    World(rank=3, size=8, launcher='SLURM', group='')
+    >>> read_world({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1"})
+    World(rank=3, size=8, launcher='SLURM', group='', local_rank=1)
     """
-    for launcher, (rank, size) in LAUNCHERS.items():
+    for launcher, (rank, size, local) in LAUNCHERS.items():
         if rank in environment and size in environment:
             numbers = environment[rank], environment[size]
             if not all(n.isdecimal() for n in numbers) or not int(numbers[0]) < int(numbers[1]):
@@ -56,5 +58,7 @@ def read_world(environment: Mapping[str, str]) -> World:
                     "parallel",
                     f"{rank}={numbers[0]} and {size}={numbers[1]} must be a rank and a number of processes above it.",
                 )
-            return World(int(numbers[0]), int(numbers[1]), launcher, environment.get(GROUP, ""))
+            here = environment.get(local, "")
+            number = int(here) if here.isdecimal() else None
+            return World(int(numbers[0]), int(numbers[1]), launcher, environment.get(GROUP, ""), number)
     return World()

@@ -30,7 +30,7 @@ def apply_statistics(apply: Apply, *statistics: Tensor) -> None:
 @contextmanager
 def statistics_of_ranks(axis: str | None) -> Iterator[None]:
     """Inside, statistics wait for those of the other processes along an axis."""
-    if axis is None or meshes.current().size(axis) == 1:
+    if axis is None or meshes.current().is_single(axis):
         yield
         return
     token = _WAITING.set([])

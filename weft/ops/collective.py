@@ -33,8 +33,8 @@ LOSSES = ("summed", "shared")
 
 def _size(name: str, axis: str, mesh: Axes) -> int:
     found = dict(mesh).get(axis, 0)
-    if found < 2:
-        raise UserError(name, f"an axis of a mesh with 2 processes or more is required, got {axis!r} of {dict(mesh)}.")
+    if not found:
+        raise UserError(name, f"an axis of the mesh is required, got {axis!r} of {dict(mesh)}.")
     return found
 
 
@@ -63,7 +63,7 @@ def _reduce_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, combine:
 
 _ALL_REDUCE: Op = Op(
     "all_reduce", "collective", _reduce_infer, partial(meshes.run_collective, "all_reduce"), _reduce_vjp,
-    ("axis", "mesh", "combine", "loss"), 1, own_kernels=True, precision="exact",
+    ("axis", "mesh", "combine", "loss"), 1, own_kernels=True, overwrites_inputs=True, precision="exact",
     batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
 )  # fmt: skip
 
@@ -87,7 +87,7 @@ _BUCKET: Op = Op(
     "all_reduce_bucket", "collective", _bucket_infer,
     lambda inputs, axis, mesh: tuple(meshes.run_collective("all_reduce", x, axis, mesh, "sum", "summed") for x in inputs),
     lambda gs, ys, inputs, axis, mesh: tuple(emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "summed")) for g in gs),
-    ("axis", "mesh"), own_kernels=True, precision="exact",
+    ("axis", "mesh"), own_kernels=True, overwrites_inputs=True, precision="exact",
     batch=lambda call, op, *params: emit_all(op, tuple(call.all()), params),
 )  # fmt: skip
 
@@ -95,9 +95,9 @@ _BUCKET: Op = Op(
 def all_reduce_many(tensors: Sequence[Tensor], axis: str) -> list[Tensor]:
     """The sums of several tensors over all processes along an axis, as one collective: engines may send them together."""
     mesh = meshes.current()
-    if mesh.size(axis) == 1 or not tensors:
+    if mesh.is_single(axis) or not tensors:
         return list(tensors)
-    found = emit_all(_BUCKET, tuple(tensors), (axis, mesh.axes))
+    found = emit_all(_BUCKET, tuple(map(_ready, tensors)), (axis, mesh.axes))
     return list(found) if TRACING.watch is not None else [y.realize() for y in found]
 
 
@@ -240,7 +240,7 @@ def axis_index(axis: str) -> Tensor:
 
 def _index(axis: str, axes: Axes) -> Tensor:
     mesh = meshes.with_axes(axes)
-    if mesh.size(axis) == 1 or TRACING.watch is None:
+    if mesh.is_single(axis) or TRACING.watch is None:
         return number(mesh.index(axis), int64)
     return emit(_AXIS_INDEX, (), (axis, axes))
 
@@ -261,7 +261,7 @@ def replicate(x: ArrayLike, axis: str) -> Tensor:
     """x itself, where a value that all processes have alike begins to be used differently by each: its derivative is the sum of theirs."""
     x = as_tensor(x)
     mesh = meshes.current()
-    return x if mesh.size(axis) == 1 else emit(_REPLICATE, (x,), (axis, mesh.axes))
+    return x if mesh.is_single(axis) else emit(_REPLICATE, (x,), (axis, mesh.axes))
 
 
 def barrier(axis: str) -> None:
@@ -273,7 +273,12 @@ def _collective(
     op: Op, x: ArrayLike, axis: str, *params: Any, alone: Callable[[Tensor], Tensor] = lambda x: x
 ) -> Tensor:
     x, mesh = as_tensor(x), meshes.current()
-    if mesh.size(axis) == 1:
+    if mesh.is_single(axis):
         return alone(x)
-    y = emit(op, (x,), (axis, mesh.axes, *params))
+    y = emit(op, (_ready(x),), (axis, mesh.axes, *params))
     return y if TRACING.watch is not None else y.realize()  # in the order of the calls, the same in all processes
+
+
+def _ready(x: Tensor) -> Tensor:
+    """Outside of compiled functions an operand is computed first: it may depend on the rank, and the program of a collective must not."""
+    return x if TRACING.watch is not None else x.realize()

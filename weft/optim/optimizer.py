@@ -35,7 +35,7 @@ from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .accumulation import GradientTree
 from .clip import clip_norm, clip_value
-from .sharing import Alone, Local, sharing
+from .sharing import Alone, Local, Replicated, sharing
 from .transform import State, Transform, wide
 
 Rate = (
@@ -150,7 +150,7 @@ class Optimizer:
     @property
     def statistics_axis(self) -> str | None:
         """The axis of the processes that train one network in step, and share its running statistics."""
-        return self.common.axis if self.share.size > 1 else None
+        return self.common.axis if isinstance(self.share, Replicated) else None
 
     def step(self, given: Sequence[Tensor] | None = None) -> None:
         """Update the parameters by these gradients, or by their `.grad`, which is then cleared."""
@@ -201,7 +201,8 @@ class Optimizer:
     def _move(self, gs: Sequence[Tensor], which: Sequence[int], full: Tensor | None = None) -> None:
         """Update the parameters by the sums of the gradients of all calls and processes; nothing is sent unless it is `full`."""
         batches = self.common.accumulate * self.share.size
-        gs = [g / float(batches) for g in self._sums(gs, full)] if batches > 1 else gs
+        sums = self._sums(gs, full)
+        gs = [g / float(batches) for g in sums] if batches > 1 else sums
         if self.common.clip_value is not None:
             gs = clip_value(gs, self.common.clip_value)
         if self.common.clip_norm is not None:

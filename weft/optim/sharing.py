@@ -158,7 +158,7 @@ class Sharded(Replicated):
 
 def sharing(axis: str | None, zero: int, local_steps: int) -> Alone:
     """How processes along an axis share."""
-    if axis is None or meshes.current().size(axis) == 1:
+    if axis is None or meshes.current().is_single(axis):
         return Alone()
     if local_steps > 1:
         return Local(axis, local_steps)

@@ -24,7 +24,7 @@ from ..compiler.ir.conv_shape import DIRECTIONS
 from ..compiler.ir.frame import ALIGN, FRAME_RESERVED
 from ..compiler.lowering import has_external_ops
 from ..compiler.thresholds import thresholds
-from ..errors import RunError
+from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
@@ -132,6 +132,8 @@ class NativeExecutable:
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
         self._collectives = CollectiveProgram.of(graph)
+        if self._collectives is not None and not self._collectives.mesh.table_address:
+            raise UserError("mesh", "collectives of one process stay in programs for GPUs only, got one for the CPU.")
         self._loaded = compiler.engine.Loaded(code, [*symbols(), *linked_functions(facts.symbols, self._collectives)])
         self._main = self._loaded.address("main")
         self._team = team(threads)

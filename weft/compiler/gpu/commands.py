@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from ..ir.program import Call
 from ..ir.storage import Slot
 from .compile import Binary
+from .special.collectives import CollectiveSpec
 from .vendor.specs import Spec, from_json, to_json
 
 DECIDES = ("cond", "while_loop")  # control flow that depends on a value which the host must read
@@ -54,6 +55,31 @@ class LibraryCall:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """A collective by NCCL, on the memory of its sources and then of its targets."""
+
+    spec: CollectiveSpec
+    slots: tuple[Slot, ...]
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Beside(Generic[K]):
+    """Commands that begin after all before them, and run in a second stream, beside those that follow."""
+
+    commands: CommandList[K]
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Join:
+    """What follows begins after so many of the list's `Beside` have ended."""
+
+    ended: int
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
 class ControlFlow(Generic[K]):
     """Control flow. Carried values come first among the inputs, then sequences, then constants."""
 
@@ -73,7 +99,7 @@ class ControlFlow(Generic[K]):
     calls: tuple[Call, ...] = field(default=(), compare=False)
 
 
-Command = Launch[K] | Copy | LibraryCall | ControlFlow[K]
+Command = Launch[K] | Copy | LibraryCall | Collective | Beside[K] | Join | ControlFlow[K]
 
 
 @dataclass(frozen=True)
@@ -98,11 +124,13 @@ class CommandList(Generic[K]):
 
     @property
     def flat(self) -> Iterator[Command[K]]:
-        """All commands, those of the bodies in place of control flow."""
+        """All commands, those of the bodies in place of control flow, and those of a second stream in place of the stream."""
         for command in self:
             if isinstance(command, ControlFlow):
                 for body in command.bodies:
                     yield from body.flat
+            elif isinstance(command, Beside):
+                yield from command.commands.flat
             else:
                 yield command
 
@@ -120,6 +148,8 @@ class CommandList(Generic[K]):
             elif isinstance(command, ControlFlow):
                 bodies = tuple(body.with_kernels(changed) for body in command.bodies)
                 done.append(replace(command, bodies=bodies))  # type: ignore[arg-type]
+            elif isinstance(command, Beside):
+                done.append(replace(command, commands=command.commands.with_kernels(changed)))  # type: ignore[arg-type]
             else:
                 done.append(command)
         return CommandList(tuple(done))
@@ -164,7 +194,9 @@ def _plain(value: Any) -> Any:
         return [_plain(command) for command in value]
     if isinstance(value, LibraryCall):
         return {"is": "LibraryCall", "spec": to_json(value.spec), "slots": _plain(value.slots), "once": value.once}
-    if isinstance(value, Launch | Copy | ControlFlow):
+    if isinstance(value, CollectiveSpec):
+        return asdict(value)
+    if isinstance(value, Launch | Copy | Collective | Beside | Join | ControlFlow):
         names = [name for name in value.__dataclass_fields__ if name != "calls"]
         return {"is": type(value).__name__} | {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, tuple | list):
@@ -196,5 +228,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], Command[int]]] = {
     "Launch": lambda known: Launch(**known | {"slots": _slots(known["slots"])}),
     "Copy": lambda known: Copy(Slot(*known["source"]), Slot(*known["target"])),
     "LibraryCall": lambda known: LibraryCall(from_json(known["spec"]), _slots(known["slots"]), known["once"]),
+    "Collective": lambda known: Collective(CollectiveSpec.from_json(known["spec"]), _slots(known["slots"])),
+    "Beside": lambda known: Beside(_commands(known["commands"])),
+    "Join": lambda known: Join(known["ended"]),
     "ControlFlow": _control_flow,
 }

@@ -33,12 +33,14 @@ from ..thresholds import thresholds
 from . import scalars
 from .algorithms import choose, claimed, plan_scratch_offsets, write
 from .anchors import anchor_of, is_attention, is_contraction
-from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
+from .commands import Collective, Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
 from .contraction import write_copy
 from .source import KernelSource, Site, joined
+from .special import collectives
 from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
+from .streams import in_streams
 from .vendor.claims import Judge
 
 WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
@@ -61,6 +63,7 @@ PASSES = PassOptions(
     merge_products=True,
     int8_kernels=INT8,
     narrow_kernels=True,
+    adds=collectives.nccl_adds,
 )
 DEFAULTS = CompileOptions("cuda")
 
@@ -97,7 +100,7 @@ def gpu_program(
     target = Backend(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
-        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES,
+        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -181,6 +184,10 @@ def _commands(
             slots = (*read, *(places[n] for n in (*wanted.more, wanted.result)))
             found.append(LibraryCall(wanted.spec, slots, first.once, (first,)))
             continue
+        if _is_collective(first):
+            slots = tuple(first.operands[str(name)] for name in first.phase.arguments)
+            found.append(Collective(collectives.spec(first.kernel), slots, (first,)))
+            continue
         if first.kind == "copy":
             found += _copied(calls, launch)
             continue
@@ -189,7 +196,7 @@ def _commands(
             continue
         for made, done in _in_order(calls):
             found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
-    return CommandList(tuple(found))
+    return in_streams(found)
 
 
 def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSource]]:
@@ -266,9 +273,13 @@ def _is_library(call: Call) -> bool:
     return call.phase is not None and call.phase.symbol == "library"
 
 
+def _is_collective(call: Call) -> bool:
+    return call.phase is not None and call.phase.symbol == collectives.SYMBOL
+
+
 def _is_alone(call: Call) -> bool:
     """Whether it is no kernel of ours."""
-    return call.kind == "control" or _is_library(call)
+    return call.kind == "control" or _is_library(call) or _is_collective(call)
 
 
 def _independent_groups(calls: Sequence[Call]) -> list[list[Call]]:
@@ -277,7 +288,7 @@ def _independent_groups(calls: Sequence[Call]) -> list[list[Call]]:
     for call in calls:
         last = groups[-1][0] if groups else call
         apart = _is_alone(call) or _is_alone(last) or (last.kind == "copy") != (call.kind == "copy")
-        if not groups or call.barrier or apart or last.once != call.once:
+        if not groups or call.barrier or apart or (last.once, last.beside) != (call.once, call.beside):
             groups.append([])
         groups[-1].append(call)
     return groups

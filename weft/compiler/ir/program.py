@@ -27,6 +27,7 @@ class Call:
     writes: list[Slot]
     barrier: bool = False  # before it
     once: bool = False  # it is loop-invariant, and executed in the first iteration only
+    beside: bool = False  # it runs beside the calls that follow it, until one of them needs its results or its memory
     phase: Any = None  # of a plan
     operands: dict[str, Slot] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ from functools import partial
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...options import CompileOptions
+from .collective_sums import Adds, collective_sums
 from .decompose import decompose
 from .fold import fold
 from .integer_products import Int8Kernels
@@ -40,6 +41,7 @@ class PassOptions:
         False  # the backend decodes 8-bit floats, and weights of 8 and 4 bits, inside of its products
     )
     split_sums: bool = False  # long sums are split in two, so that threads share them
+    adds: Adds | None = None  # the collectives whose sums the backend's engine does as weft defines them; None: all
 
 
 def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
@@ -50,6 +52,7 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         mixed["precision"] = partial(precision, dtype=narrow, wide_filters=wanted.wide_filters, fast_math=fast_math)
     return {
         **({"grouped": grouped_products} if wanted.narrow_kernels else {}),
+        **({"collectives": partial(collective_sums, adds=wanted.adds)} if wanted.adds is not None else {}),
         "decompose": partial(decompose, lowers=wanted.lowers),
         "recall": recall,
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),

@@ -21,7 +21,8 @@ from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
 from .in_place import shared_places
 from .memory import plan
-from .schedule import KernelSchedule, is_collective, schedule
+from .overlap import in_flight, is_collective
+from .schedule import KernelSchedule, schedule
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -49,6 +50,7 @@ class Backend:
     narrow: DType | None = None  # mixed precision: the dtype of values that kernels pass to each other
     gathers: bool = False  # kernels that read state alone come first: small neighbouring kernels share a launch
     early_free_bytes: int = 1 << 16  # a kernel that frees so much is scheduled eagerly, at the price of more launches
+    overlaps: bool = False  # collectives run beside other kernels
 
 
 @uncollected
@@ -65,7 +67,7 @@ def build(
     replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
     invariant, unchanging = _invariant(fused.kernels, {graph.inputs[i] for i in constants})
     prepared = {n for k in invariant for n in k.outputs}
-    order = schedule(fused, replaced, target.gathers, target.early_free_bytes, prepared)
+    order = schedule(fused, replaced, target.gathers, target.early_free_bytes, prepared, target.overlaps)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
     fixed, copies = _fixed(graph, order, updates, prepared)
     written_over = shared_places(order.written_over, fixed)
@@ -81,9 +83,11 @@ def build(
     packed = {k: p.packed for k, p in plans.items()}
     copied = {written_over.get(graph.outputs[n], graph.outputs[n]) for n in copies}
     hidden = {k for k, p in plans.items() if p.hidden}
-    memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
+    flights = in_flight(order.kernels, order.beside)
+    memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden, flights)
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
+        call.beside = call.kernel in order.beside
         call.once = call.kernel in invariant or (
             call.phase is not None and _packs_only(call.kernel, call.phase, unchanging)
         )

@@ -1,7 +1,7 @@
 """Which kernels write their result into the memory of an input.
 
-A kernel that replaces a part of a tensor (`update_slice`, `scatter`), and a loop that carries such a tensor, can do so if nothing reads
-the old value afterwards: every other reader runs before. Otherwise the kernel copies the tensor first.
+A kernel that replaces a part of a tensor (`update_slice`, `scatter`), a loop that carries such a tensor, and a sum over processes can do so
+if nothing reads the old value afterwards: every other reader runs before. Otherwise the kernel writes to other memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def overwrites(kernel: Kernel) -> dict[Node, Node]:
     anchor = kernel.anchor
     if anchor is None:
         return {}
-    if anchor.op.updates_input:
+    if anchor.op.updates_input or (anchor.op.overwrites_inputs and not anchor.outputs):
         source = _whole(kernel, 0)
         return {} if source is None else {anchor: source}
-    carries = updated_carries(anchor)
+    carries = range(len(anchor.inputs)) if anchor.op.overwrites_inputs else updated_carries(anchor)
     items = [n for n in kernel.outputs if n.op is ITEM and n.param("index") in carries] if carries else []
     found = {n: _whole(kernel, n.param("index")) for n in items}
     return {n: source for n, source in found.items() if source is not None}

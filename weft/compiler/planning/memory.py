@@ -26,13 +26,16 @@ def plan(
     persistent: Collection[Kernel] = (),
     outlive: Collection[Node] = (),
     streamed: Collection[Kernel] = (),
+    in_flight: Mapping[Kernel, int] | None = None,
 ) -> MemoryPlan:
     """Memory for all nodes that the kernels write. `fixed`: those that have it already. `shares`: those that use another's.
 
     The results of `persistent` kernels, and `packed` operands, are kept from run to run. `outlive`: nodes that are read once more
     at the end. `streamed`: kernels whose anchor's own result is never in memory as a whole, only in their scratch or in registers.
+    `in_flight`: kernels that run beside others, and the number of the first one that waits for them: until then they use their memory.
     """
-    birth, death = _lifetimes(kernels, shares, streamed)
+    flights = in_flight or {}
+    birth, death = _lifetimes(kernels, shares, streamed, flights)
     slots: dict[Node, Slot] = dict(fixed)
     kept = Arena()
 
@@ -51,7 +54,7 @@ def plan(
         born[first].append(node)
     buffers = _Lifetimes(slots, shares, len(kernels))
     for i, kernel in enumerate(kernels):
-        buffers.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0))
+        buffers.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0), flights.get(kernel, i))
     offsets, size = place(buffers.all)
     placed = {r: Slot(ARENA, offset, r.nbytes) for r, offset in zip(buffers.all, offsets, strict=True)}
     slots |= {node: placed[buffer] for node, buffer in buffers.of.items()}
@@ -71,7 +74,7 @@ class _Lifetimes:
         self.scratch: dict[Kernel, Interval] = {}
         self.all: list[Interval] = []
 
-    def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
+    def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int, end: int) -> None:
         reusable = _overwritable(kernel, [n for n in dying if n in self.of])
         for node in (n for n in born if n not in self.slots and n not in self.shares):
             place = _position(kernel, node) if reusable else None
@@ -83,7 +86,7 @@ class _Lifetimes:
             else:
                 self.of[node] = self._new(nbytes(node), i, self.steps)
         if scratch:
-            self.scratch[kernel] = self._new(scratch, i, i)
+            self.scratch[kernel] = self._new(scratch, i, end)
         for node in dying:
             if node in self.of:
                 self.of[node].end = i
@@ -94,7 +97,10 @@ class _Lifetimes:
 
 
 def _lifetimes(
-    kernels: Sequence[Kernel], shares: Mapping[Node, Node], streamed: Collection[Kernel]
+    kernels: Sequence[Kernel],
+    shares: Mapping[Node, Node],
+    streamed: Collection[Kernel],
+    in_flight: Mapping[Kernel, int],
 ) -> tuple[dict[Node, int], dict[Node, int]]:
     """When each node is written, and when it is read for the last time; shared memory is alive for both."""
     birth: dict[Node, int] = {}
@@ -104,9 +110,9 @@ def _lifetimes(
         written = [*kernel.outputs, *([kernel.anchor] if own and kernel.anchor is not None else [])]
         for node in written:
             birth.setdefault(node, i)
-            death[node] = max(death.get(node, i), i)
+            death[node] = max(death.get(node, i), in_flight.get(kernel, i))
         for node in kernel.reads:
-            death[node] = i
+            death[node] = max(death.get(node, i), in_flight.get(kernel, i))
     for new, old in shares.items():
         if new in death:
             death[old] = max(death.get(old, 0), death[new])

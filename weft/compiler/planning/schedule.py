@@ -18,9 +18,11 @@ from itertools import pairwise
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
+from ..ir.loops import is_inline
 from ..ir.program import Fused
 from ..ir.storage import nbytes
 from .in_place import chain, overwrites
+from .overlap import communicates, due_levels, gates, is_collective, kernels_beside
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class KernelSchedule:
     written_over: Mapping[
         Node, Node
     ]  # result of a kernel that replaces a part of a tensor -> the tensor, whose memory it takes
+    beside: frozenset[Kernel] = frozenset()  # that run beside the others, in their order
 
 
 def schedule(
@@ -40,11 +43,13 @@ def schedule(
     gathers: bool = False,
     early_free_bytes: int = 1,
     persistent: Collection[Node] = (),
+    overlaps: bool = False,
 ) -> KernelSchedule:
     """An order for the kernels. `updates` says which inputs should be replaced by which results.
 
     `gathers`: kernels that read state alone, such as weights cast to 16 bits, come first, side by side. `early_free_bytes`: a kernel
     that frees so many bytes is scheduled eagerly. `persistent`: values that are computed once for many runs, and must not be overwritten.
+    `overlaps`: collectives run beside other kernels.
     """
     home = {o: k for k in fused.kernels for o in k.outputs}
     readers: dict[Node, list[Kernel]] = defaultdict(list)
@@ -89,31 +94,33 @@ def schedule(
     # Kernels that none depends on come last, side by side: the updates of an optimizer need no barrier between them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
     in_order = _ordered(fused.kernels, after, position)
-    levels = _collective_levels(in_order, after)
-    order_found = _freeing_early(in_order, after, last, levels, results, early_free_bytes)
+    beside = kernels_beside(in_order, after, results) if overlaps else frozenset()
+    levels = due_levels(in_order, after, beside) if overlaps else _collective_levels(in_order, after)
+    held = gates(in_order, after, beside) if overlaps else {}
+    order_found = _freeing_early(in_order, after, last, levels, results, early_free_bytes, held)
     state = set(updates.values())
 
     def comes_first(kernel: Kernel) -> bool:
         loops = kernel.anchor is None and kernel in awaited and not after[kernel]
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
-    return KernelSchedule(tuple(sorted(order_found, key=lambda k: not comes_first(k))), in_place, written_over)
-
-
-def is_collective(kernel: Kernel) -> bool:
-    """Whether all processes of a mesh must run it together."""
-    return kernel.anchor is not None and kernel.anchor.op.kind == "collective"
+    found = tuple(sorted(order_found, key=lambda k: not comes_first(k)))
+    return KernelSchedule(found, in_place, written_over, beside)
 
 
 def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
     """Let collectives run in one order, the same in all processes: those with fewer ops before them first, because their inputs are made
-    first; one that others wait for may come earlier."""
+    first; one that others wait for may come earlier. What is exchanged, combined and exchanged again counts as one op."""
     collectives = {k.anchor: k for k in fused.kernels if k.anchor is not None and is_collective(k)}
     if len(collectives) < 2:
         return
     depth: dict[Node, int] = {}
+    exchanged: set[Node] = set()  # results of collectives, and what loops make of them
     for node in fused.graph.nodes:
-        depth[node] = 1 + max((depth[i] for i in node.inputs), default=0)
+        last = max(node.inputs, key=depth.__getitem__, default=None)
+        depth[node] = 0 if last is None else depth[last] + (last not in exchanged)
+        if node in collectives or (last in exchanged and is_inline(node)):
+            exchanged.add(node)
     number = {node: (depth[node], i) for i, node in enumerate(fused.graph.nodes)}
     for earlier, later in pairwise(sorted(collectives, key=number.__getitem__)):
         order.put_after(collectives[later], {collectives[earlier]})
@@ -223,8 +230,13 @@ def _freeing_early(
     levels: Mapping[Kernel, int],
     results: Collection[Node],
     early_free_bytes: int,
+    held_until: Mapping[Kernel, int],
 ) -> list[Kernel]:
-    """The same order by levels, `last` at the end, except that of the ready kernels one that frees enough memory goes first."""
+    """The same order by levels, `last` at the end, except that of the ready kernels one that frees enough memory goes first.
+
+    Kernels that are `held_until` so many collectives have begun come later, as long as there are others. Where there are such kernels, those
+    that free memory need not wait for their level, only for kernels of level 0.
+    """
     readers = Counter(n for k in order for n in k.reads)
     made = {o for k in order for o in k.outputs if o not in results}
     followers: dict[Kernel, list[Kernel]] = defaultdict(list)
@@ -250,9 +262,18 @@ def _freeing_early(
     eager = [place for place in ready if freed(by_place[place]) >= early_free_bytes]
     heapify(eager)
     done: set[Kernel] = set()
-    found = []
-    while ready:
-        if eager and eager[0][0] <= ready[0][0]:
+    found: list[Kernel] = []
+    held: list[tuple[int, tuple[int, bool, int]]] = []  # ready kernels that wait for collectives to begin
+    begun = 0
+    while ready or held:
+        released: list[Kernel] = []
+        while held and (held[0][0] <= begun or not (ready or released)):
+            released.append(by_place[heappop(held)[1]])
+        for kernel in released:
+            heappush(ready, position[kernel])
+            if freed(kernel) >= early_free_bytes:
+                heappush(eager, position[kernel])
+        if eager and (eager[0][0] <= ready[0][0] or (held_until and ready[0][0])):
             kernel = by_place[heappop(eager)]
         else:
             kernel = by_place[heappop(ready)]
@@ -260,16 +281,21 @@ def _freeing_early(
             continue
         done.add(kernel)
         found.append(kernel)
+        begun += communicates(kernel)
         readers.subtract(kernel.reads)
         changed = [
             k for n in kernel.reads if readers[n] == 1 for k in waiting_for[n] if k not in done and not missing[k]
         ]
         for follower in followers[kernel]:
             missing[follower] -= 1
-            if not missing[follower]:
+            if missing[follower]:
+                continue
+            if held_until.get(follower, 0) > begun:
+                heappush(held, (held_until[follower], position[follower]))
+            else:
                 heappush(ready, position[follower])
                 changed.append(follower)
         for k in changed:
-            if freed(k) >= early_free_bytes:
+            if held_until.get(k, 0) <= begun and freed(k) >= early_free_bytes:
                 heappush(eager, position[k])
     return found

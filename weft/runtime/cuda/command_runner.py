@@ -1,4 +1,4 @@
-"""Runs commands on a GPU: each is put into the stream, in order."""
+"""Runs commands on a GPU: each is put into the stream, or into the one beside it, in order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu.commands import Command, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
+from ...compiler.gpu.commands import (
+    Beside,
+    Collective,
+    Command,
+    CompiledCommands,
+    ControlFlow,
+    Copy,
+    Join,
+    Launch,
+    LibraryCall,
+)
 from ...compiler.ir.program import FRAME_RESERVED
 from ...compiler.ir.storage import Slot
 from .driver import Gpu
 from .libraries import Libraries
+from .nccl import Communicators
 
 WARP = 32  # threads
 STATUS = 16  # bytes a launch has for its errors: which one, and the wrong value
@@ -21,31 +32,61 @@ Frame = Sequence[int]  # addresses: arena, status, what is kept, inputs, outputs
 class CommandRunner:
     """The kernels of a program, loaded on a GPU."""
 
-    def __init__(self, gpu: Gpu, made: CompiledCommands, libraries: Libraries | None) -> None:
-        self.gpu = gpu
+    def __init__(
+        self, gpu: Gpu, made: CompiledCommands, libraries: Libraries | None, communicators: Communicators
+    ) -> None:
+        self.gpu, self.communicators = gpu, communicators
+        self._is_beside = False
         specs = {command.spec for command in made.commands.flat if isinstance(command, LibraryCall)}
         self._ready = {spec: libraries.ready(spec) for spec in specs} if libraries is not None else {}
         self.workspace = max((call.workspace for call in self._ready.values()), default=0)  # bytes that they share
         self._kernels = [(gpu.load(k.code, k.symbol, k.shared), WARP * k.warps, k.shared) for k in made.kernels]
 
     def run(
-        self, commands: Iterable[Command[int]], frame: Frame, wanted: Callable[[Command[int]], bool] | None = None
+        self,
+        commands: Iterable[Command[int]],
+        frame: Frame,
+        wanted: Callable[[Command[int]], bool] | None = None,
+        in_order: bool = False,
     ) -> None:
-        """Put all commands into the stream, or the wanted ones."""
+        """Put all commands into the stream, or the wanted ones. `in_order`: none runs beside others, so that each can be timed."""
+        ends: list[Any] = []  # of work beside the stream
         for command in commands:
-            if wanted is None or wanted(command):
+            if wanted is not None and not wanted(command):
+                continue
+            if isinstance(command, Beside):
+                ends.append(self._beside(command, frame, in_order))
+            elif isinstance(command, Join):
+                if not in_order:
+                    self.gpu.after(ends[command.ended - 1])
+            else:
                 self._runners[type(command)](self, command, frame)
+
+    def _beside(self, command: Beside[int], frame: Frame, in_order: bool) -> Any:
+        if in_order:
+            return self.run(command.commands, frame)
+        self.gpu.branch()
+        self._is_beside = True
+        try:
+            self.run(command.commands, frame)
+        finally:
+            self._is_beside = False
+        return self.gpu.mark_beside()
 
     def _launch(self, command: Launch[int], frame: Frame) -> None:
         if not command.programs:
             return  # there is no element
         function, threads, shared = self._kernels[command.kernel]
         places = [frame[slot.base] + slot.offset for slot in command.slots]
-        self.gpu.launch(function, command.programs, threads, shared, [*places, frame[1] + STATUS * command.status])
+        status = frame[1] + STATUS * command.status
+        self.gpu.launch(function, command.programs, threads, shared, [*places, status], self._is_beside)
 
     def _library(self, command: LibraryCall, frame: Frame) -> None:
         places = [frame[slot.base] + slot.offset for slot in command.slots]
         self._ready[command.spec].run(places, frame[-1], self.gpu.stream)
+
+    def _collective(self, command: Collective, frame: Frame) -> None:
+        self.communicators.run(command.spec, [_place(slot, frame) for slot in command.slots], self._is_beside)
 
     def _copy(self, command: Copy, frame: Frame) -> None:
         if command.source.nbytes:
@@ -54,7 +95,9 @@ class CommandRunner:
     def _control(self, command: ControlFlow[int], frame: Frame) -> None:
         _ControlRun(self, command, frame).run()
 
-    _runners: dict[type, Any] = {Launch: _launch, Copy: _copy, ControlFlow: _control, LibraryCall: _library}  # noqa: RUF012
+    _runners: dict[type, Any] = {  # noqa: RUF012
+        Launch: _launch, Copy: _copy, ControlFlow: _control, LibraryCall: _library, Collective: _collective,
+    }  # fmt: skip
 
 
 def _place(slot: Slot, frame: Frame) -> int:

@@ -22,6 +22,7 @@ from ...errors import UserError
 from ...graph.graph import Graph, close
 from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
+from ...mesh.world import World, world
 from ...options import CompileOptions
 from ...timeline import recorded
 from .. import dlpack
@@ -42,7 +43,7 @@ from .memory import DeviceArray, DeviceMemory, uploaded
 AHEAD = 8  # steps that the host may be ahead of the GPU
 HUGE = 10_000_000_000  # operations: too many to be done by the host even once
 FAR = 1 << 28  # bytes: too many to be carried to the host and back
-PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
+PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python", "nccl4py")
 
 
 class CudaDevice(CompilingDevice):
@@ -81,6 +82,8 @@ class CudaDevice(CompilingDevice):
         return LOWERINGS.can_compile(op)
 
     def is_large(self, program: NodeProgram) -> bool:
+        if any(node.op.kind == "collective" and node.op.own_kernels for node in program.order):
+            return True  # all processes decide alike: NCCL connects their GPUs, and not what connects the hosts
         ends = {*program.wanted, *(i for n in program.order for i in dependencies(n) if i.value is not None)}
         return work(program.order) >= HUGE or sum(map(nbytes, ends)) >= FAR
 
@@ -191,6 +194,7 @@ class CudaDevice(CompilingDevice):
             self._begun.append(self.gpu.mark())
             if len(self._begun) > AHEAD:
                 self.gpu.wait_for(self._begun.popleft())
+            self.context.communicators.check()
 
     def free_memory(self) -> int:
         self.gpu.enter()
@@ -238,7 +242,7 @@ _found: list[Device] = []
 
 
 def find() -> list[Device]:
-    """All GPUs of this machine, opened; a UserError says why there are none."""
+    """All GPUs of this machine, opened; a UserError says why there are none. Of processes that work together, each has one."""
     if not _found:
         count = gpu_count()
         if not count:
@@ -247,10 +251,28 @@ def find() -> list[Device]:
             version("triton")
         except PackageNotFoundError:
             raise UserError("cuda", f"the package triton is missing. {INSTALL}") from None
-        for number in range(count):
+        for number in [own_gpu(world(), count)] if world().size > 1 else range(count):
             gpu = Gpu(number)
-            _found.append(CudaDevice(gpu, f"cuda:{number}" if number else "cuda", Libraries(gpu)))
+            _found.append(CudaDevice(gpu, f"cuda:{len(_found)}" if _found else "cuda", Libraries(gpu)))
     return list(_found)
+
+
+def own_gpu(me: World, count: int) -> int:
+    """The number of the GPU of a process among the `count` that it sees: that of its own number on this machine, if it sees several.
+
+    >>> own_gpu(World(rank=5, size=8, local_rank=1), 4)
+    1
+    """
+    if count == 1:
+        return 0
+    if me.local_rank is None:
+        return me.rank % count
+    if me.local_rank >= count:
+        raise UserError(
+            "cuda", f"each process needs a GPU: there are {count}, and rank {me.rank} is number {me.local_rank} on this machine. "
+            f"Start {count} processes or fewer on it.",
+        )  # fmt: skip
+    return me.local_rank
 
 
 def synchronize() -> None:

@@ -1,7 +1,7 @@
 """One GPU by the driver's own interface: memory, copies, kernels, and work recorded once and replayed as one graph.
 
-All work of a GPU stands in one stream, in order; copies from the host go through a second one and overlap with it. Nothing here
-waits for the GPU unless its name says so.
+All work of a GPU stands in one stream, in order; copies from the host go through a second one and overlap with it, and so does
+communication with other GPUs, through a third one. Nothing here waits for the GPU unless its name says so.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Gpu:
         self._stream = self._do("stream", api.cuStreamCreate(stream))
         self._copies = self._do("stream", api.cuStreamCreate(stream))
         self.stream = int(self._stream)
+        self._beside: Any = None
         self._pool = self._do("memory pool", api.cuDeviceGetDefaultMemPool(self._device))
         keep = api.cuuint64_t(2**64 - 1)  # freed memory stays in the pool for the next allocation
         attribute = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -200,10 +201,10 @@ class Gpu:
         with self.lock:
             self._do("copy", self._api.cuMemcpyDtoDAsync(target, source, nbytes, self._stream))
 
-    def clear(self, target: int, nbytes: int) -> None:
+    def clear(self, target: int, nbytes: int, beside: bool = False) -> None:
         """Fill memory with zeros."""
         with self.lock:
-            self._do("clear", self._api.cuMemsetD8Async(target, 0, nbytes, self._stream))
+            self._do("clear", self._api.cuMemsetD8Async(target, 0, nbytes, self._beside if beside else self._stream))
 
     # --- kernels --------------------------------------------------------------------------------------------------------------
 
@@ -216,8 +217,11 @@ class Gpu:
             self._do("shared memory", self._api.cuFuncSetAttribute(function, kind, shared))
         return function
 
-    def launch(self, function: Any, programs: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+    def launch(
+        self, function: Any, programs: int, threads: int, shared: int, arguments: Sequence[int], beside: bool = False
+    ) -> None:
         """Start a kernel on pointers."""
+        stream = self._beside if beside else self._stream
         with self.lock:
             count = len(arguments) + HIDDEN
             values = (ctypes.c_uint64 * count)(*arguments)
@@ -226,9 +230,32 @@ class Gpu:
             self._do(
                 "launch",
                 self._api.cuLaunchKernel(
-                    function, programs, 1, 1, threads, 1, 1, shared, self._stream, ctypes.addressof(places), 0
+                    function, programs, 1, 1, threads, 1, 1, shared, stream, ctypes.addressof(places), 0
                 ),
             )
+
+    # --- work beside the stream -------------------------------------------------------------------------------------------------
+
+    def open_beside(self) -> None:
+        """Make the stream for work beside all other. It comes first where both have kernels to start: others wait for communication."""
+        if self._beside is None:
+            _, greatest = self._do("stream", self._api.cuCtxGetStreamPriorityRange())
+            flags = self._api.CUstream_flags.CU_STREAM_NON_BLOCKING
+            self._beside = self._do("stream", self._api.cuStreamCreateWithPriority(flags, greatest))
+
+    @property
+    def beside(self) -> int:
+        """The stream for work beside all other."""
+        return int(self._beside)
+
+    def branch(self) -> None:
+        """Work that is put beside from now on begins after all other work so far."""
+        event = self._mark(self._stream, NO_TIMING)
+        self._do("event", self._api.cuStreamWaitEvent(self._beside, event.handle, 0))
+
+    def mark_beside(self) -> Any:
+        """An event: the work beside all other is done so far."""
+        return self._mark(self._beside, NO_TIMING)
 
     # --- graphs and waiting -----------------------------------------------------------------------------------------------------
 

@@ -37,27 +37,30 @@ from ...options import CompileOptions
 from ...timeline import RECORDING, CallLabel, Timeline, recorded
 from ..device import EAGER, Buffer
 from ..facts import Facts, GpuRoof, Profile
+from .collective_runs import CollectiveRuns
 from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
 from .memory import LARGE, DeviceArray, DeviceMemory, DoubleBuffer, PinnedMemory
+from .nccl import Communicators
 from .profile import gpu_roof, profile
 from .results import ResultBuffers
 from .stream_times import command_labels, enqueue_recorded, wanted_passes
 
-FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+FORMAT = 2  # of what is kept on disk; a change makes old files worthless
 REMEMBERED = 8  # graphs of one program, each for other addresses
 MANY_NODES = 200  # of a graph whose kernels are worth starting compiler processes for while it is planned
 LARGEST = 3  # tensors that are named when memory runs out
 
 
 class GpuContext:
-    """What the programs of one GPU share: the driver, its lock, the arena, and the programs whose errors have not been checked yet."""
+    """What the programs of one GPU share: the driver, its lock, the arena, communicators, and the programs whose errors have not been checked."""
 
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
         self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
+        self.communicators = Communicators(gpu)
         self.unchecked: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
@@ -75,6 +78,7 @@ class GpuContext:
 
     def check(self) -> None:
         """Raise the errors that programs met; the GPU must have finished their work."""
+        self.communicators.check()
         unchecked, self.unchecked = self.unchecked, {}
         for executable in unchecked:
             executable.check()
@@ -119,7 +123,8 @@ class CudaExecutable:
         made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
         self.commands, self._decides = made.commands, made.commands.decides
-        self.runner = CommandRunner(self.gpu, made, context.libraries)
+        self._together = CollectiveRuns.of(graph, made.commands, options, context.communicators)
+        self.runner = CommandRunner(self.gpu, made, context.libraries, context.communicators)
         try:
             self._kept = DeviceMemory(self.gpu, made.kept) if made.kept else None
         except OutOfMemory:
@@ -215,7 +220,8 @@ class CudaExecutable:
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
-        return profile(self, inputs, repeats)
+        with nullcontext() if self._together is None else self._together.run():
+            return profile(self, inputs, repeats)
 
     # --- arguments ------------------------------------------------------------------------------------------------------------
 
@@ -261,11 +267,11 @@ class CudaExecutable:
                 frame = self._frame_of(inputs)
             except OutOfMemory:
                 raise OutOfMemory("cuda", self._too_large()) from None
-            timeline = RECORDING.active
-            if timeline is None:
-                self._enqueue(frame, again)
+            if self._together is None:
+                self._put(frame, again)
             else:
-                self._enqueue_recorded(frame, again, timeline)
+                with self._together.run():
+                    self._put(frame, again)
             results = self._results.take()
             for lane in self._filled:
                 lane.done()
@@ -286,6 +292,14 @@ class CudaExecutable:
     def shared(self) -> int:
         """The last entry: memory for the libraries."""
         return self.context.workspace(self.runner.workspace)
+
+    def _put(self, frame: tuple[int, ...], again: bool) -> None:
+        """Put a run into the stream."""
+        timeline = RECORDING.active
+        if timeline is None:
+            self._enqueue(frame, again)
+        else:
+            self._enqueue_recorded(frame, again, timeline)
 
     def _enqueue(self, frame: tuple[int, ...], again: bool) -> None:
         if self._once and (again or not self._made):

@@ -67,7 +67,7 @@ def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | N
         marks = [gpu.mark()]
         for command in commands:
             if not runs or not is_once(command):  # constants are prepared in the first run only
-                executable.runner.run([command], frame)
+                executable.runner.run([command], frame, in_order=True)
             marks.append(gpu.mark())
         gpu.wait()
         runs.append([gpu.seconds(*pair) for pair in pairwise(marks)])

@@ -48,7 +48,7 @@ def enqueue_recorded(
     for wanted in passes:
         for label, command in zip(labels, executable.commands, strict=True):
             if wanted is None or wanted(command):
-                executable.runner.run([command], frame)
+                executable.runner.run([command], frame, in_order=True)
                 found.append((label, gpu.mark()))
     stream.runs.append(_StreamRun(first, tuple(found)))
     timeline.will_have(2 * len(found))  # kernels, and about as many layers and phases

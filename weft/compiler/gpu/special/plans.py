@@ -1,4 +1,4 @@
-"""Kernels of ops that are neither loops nor products: sorting, scattering, and cumulative sums and products.
+"""Kernels of ops that are neither loops nor products: sorting, scattering, cumulative sums and products, and collectives.
 
 Each is a plan of a few phases, and each phase one launch. Phases pass intermediate results through the kernel's scratch.
 """
@@ -13,8 +13,8 @@ from ...ir.plan import Plan, PlanPhase
 from ..attention import plans as attention
 from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
+from . import collectives, scatter, slice_update, sort
 from . import cumulative as cumulate
-from . import scatter, slice_update, sort
 
 
 class OwnKernels(Protocol):
@@ -28,6 +28,9 @@ class OwnKernels(Protocol):
 KERNELS: dict[str, OwnKernels] = {
     "argsort": sort, "top_k": sort, "scatter": scatter, "update_slice": slice_update, "cumsum": cumulate, "cumprod": cumulate,
     "attention": attention, "attention_gradients": attention,
+    **dict.fromkeys(
+        ("all_reduce", "all_reduce_bucket", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "axis_index"), collectives,
+    ),
 }  # fmt: skip
 
 
