@@ -11,6 +11,8 @@
 #   make studio   trains three networks on the digits and opens the studio on them
 #   make studio-load    measures the studio: pages with 1,000 runs, 100 open pages, 300 clients at once
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
+#   make bench-zoo    every network of the zoo, and ten random ones, against PyTorch: training step and inference, with the kernels that
+#                 lose most time. BENCH_OPTIONS="--only resnet --threads 1 2"; on a GPU: python benchmarks/zoo.py --device cuda
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
 #   make docs     builds the documentation site into build/site; dead links fail
 #   make wheel    builds a wheel into dist, installs it into an empty environment and tries it there
@@ -76,7 +78,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test test-all lint check demo studio studio-load bench fuzz gpu-test gpu-bench docs wheel audit format clean always
+.PHONY: test test-all lint check demo studio studio-load bench bench-zoo fuzz gpu-test gpu-bench docs wheel audit format clean always
 
 # The type checker uses one core for half a minute: it runs beside the tests, and the target fails when either fails. The tests run
 # on all cores; a process that is done takes tests from another.
@@ -114,6 +116,9 @@ studio-load: $(TEST_TOOLS_INSTALLED)
 # The peers live in an environment of their own: weft itself never needs them.
 bench: $(BENCH_INSTALLED)
 	$(BENCH_VENV)/bin/python benchmarks/cpu.py $(BENCH_OPTIONS)
+
+bench-zoo: $(BENCH_INSTALLED)
+	$(BENCH_VENV)/bin/python benchmarks/zoo.py $(BENCH_OPTIONS)
 
 # The time is shared out evenly. Another device: FUZZ_OPTIONS="--device cuda"; one kind only: FUZZ_KINDS=networks.
 SECONDS ?= 60

@@ -10,7 +10,7 @@ groups are added with Kahan compensation. The error therefore does not grow with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from ...dtypes import DType
@@ -24,6 +24,8 @@ from .combiners import better, combiner_of, product
 from .ir_builder import I32, I64, Code, Int, Value, constant, vector
 from .values import ErrorSites, VectorValues
 
+TASKS, COLUMN_TASKS = 64, 16  # of a nest: enough for threads. Where columns are reduced, fewer: long rows are read in order
+
 
 class LoopEmitter:
     """Emits the loops of a nest into a function."""
@@ -36,15 +38,10 @@ class LoopEmitter:
         status: Value,
         errors: ErrorSites,
         lanes: int,
+        columns: int = 1,
     ) -> None:
-        self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = (
-            code,
-            nest,
-            pointer,
-            status,
-            errors,
-            lanes,
-        )
+        self.code, self.nest, self.pointer, self.status, self.errors = code, nest, pointer, status, errors
+        self.lanes, self.columns = lanes, columns  # elements of a vector, and of all vectors that are reduced together
         self.at: dict[Loop, Value] = {}  # the index of each enclosing loop
         self.rows: dict[Node, Value] = {}  # results of finished reductions
 
@@ -58,23 +55,39 @@ class LoopEmitter:
         across = [l for l in nest.outer if l is not nest.vector]
         rows = prod(l.size for l in across)
         length = nest.vector.size if nest.vector is not None else 1
-        block = (
-            length
-            if rows >= 64 or nest.vector is None
-            else max(self.lanes, min(thresholds.task_elements, -(-length // 64)))
-        )
-        block = -(-block // self.lanes) * self.lanes if block < length else max(length, 1)
+        block = self._block(rows, length)
         blocks = -(-length // block)
         first, last = code.share(rows * blocks, tid, threads)
         with code.loop(first, last, name="task") as task:
             row = task if blocks == 1 else code.udiv(task, code.i64(blocks))
             self._set_loops(across, row)
-            start: Int = 0
-            stop: Int = length
-            if blocks > 1:
-                start = code.mul(code.urem(task, code.i64(blocks)), code.i64(block))
-                stop = code.minimum(code.plus(start, block), length)
-            self.row(start, stop)
+            if blocks == 1:
+                self.row(0, length)
+            else:
+                self._one_block(code.urem(task, code.i64(blocks)), blocks, block, length)
+
+    def _block(self, rows: int, length: int) -> int:
+        """The elements of the vector loop of a task: all, or a part where there are few other loops to share out."""
+        reduces = any(p.reductions and p.loops for p in self.nest.phases)
+        tasks = COLUMN_TASKS if reduces else TASKS
+        if rows >= tasks or self.nest.vector is None:
+            return max(length, 1)
+        block = max(self.lanes, min(thresholds.task_elements, -(-length // (-(-tasks // rows) if reduces else tasks))))
+        block = -(-block // self.lanes) * self.lanes
+        return block if block < length else max(length, 1)
+
+    def _one_block(self, number: Value, blocks: int, block: int, length: int) -> None:
+        """Emit a block of the vector loop; the last one may be shorter."""
+        code, rest = self.code, length - (blocks - 1) * block
+        start = code.mul(number, code.i64(block))
+        if rest == block:
+            self.row(start, block)
+            return
+        with code.if_else(code.icmp_signed("<", number, code.i64(blocks - 1))) as (then, otherwise):
+            with then:
+                self.row(start, block)
+            with otherwise:
+                self.row((blocks - 1) * block, rest)
 
     def _set_loops(self, loops: Sequence[Loop], number: Value) -> None:
         """Set the indices of loops from the linear index of a row."""
@@ -82,40 +95,61 @@ class LoopEmitter:
             self.at[loop] = self.code.urem(number, self.code.i64(loop.size)) if loop is not loops[0] else number
             number = self.code.udiv(number, self.code.i64(loop.size))
 
-    def row(self, start: Int, stop: Int) -> None:
-        """Emit all phases for a range of the outer vector loop, if there is one."""
+    def row(self, start: Int, count: int) -> None:
+        """Emit all phases for so many elements of the outer vector loop, if there is one."""
         if self.nest.vector is None:
-            self._phases(1)
+            self._phases([_Strip(1)])
             return
-        for lanes, index in self._strips(start, stop):
-            self.at[self.nest.vector] = index
-            self._phases(lanes)
+        for group in self._groups(start, count):
+            self._phases(group)
 
-    def _strips(self, start: Int, stop: Int) -> Iterator[tuple[int, Value]]:
-        """A loop over whole vectors and loops over the remainder, in narrower ones; the caller emits the body of each."""
+    def row_part(self, start: Value, stop: Value, tail: int) -> None:
+        """Emit all phases for a range of the outer vector loop that is known when the program runs.
+
+        Mostly `tail` elements remain after whole vectors: these are computed in narrower vectors, others one by one.
+        """
         code = self.code
-        if isinstance(start, int) and isinstance(stop, int):
-            for width, first, last in strips(start, stop, self.lanes):
-                if last - first == width:  # a single iteration needs no loop
-                    yield width, code.i64(first)
-                else:
-                    with code.loop(first, last, width, name="v") as index:
-                        yield width, index
-            return
-        length = code.sub(code.i64(stop), code.i64(start))
-        middle = code.add(code.i64(start), code.and_(length, code.i64(-self.lanes)))
+        middle = code.add(start, code.and_(code.sub(stop, start), code.i64(-self.lanes)))
         with code.loop(start, middle, self.lanes, name="v") as index:
-            yield self.lanes, index
-        with code.loop(middle, stop, 1, name="s") as index:
-            yield 1, index
+            self._phases([_Strip(self.lanes, index)])
+        if not tail:
+            self._singles(middle, stop)
+            return
+        with code.if_else(code.icmp_signed("==", code.sub(stop, middle), code.i64(tail))) as (then, otherwise):
+            with then:
+                self.row(middle, tail)
+            with otherwise:
+                self._singles(middle, stop)
 
-    def _phases(self, lanes: int) -> None:
-        self.rows = {}
+    def _singles(self, start: Value, stop: Value) -> None:
+        with self.code.loop(start, stop, name="s") as index:
+            self._phases([_Strip(1, index)])
+
+    def _groups(self, start: Int, count: int) -> Iterator[list[_Strip]]:
+        """Vectors that go through the loops of their phases side by side, so that memory is read in order; the caller emits the body."""
+        code, side_by_side = self.code, max(1, self.columns // self.lanes)
+        step = side_by_side * self.lanes
+        whole = count // step * step
+        for index in self._iterations(None, (step, 0, whole)):
+            yield [_Strip(self.lanes, code.plus(start, index, k * self.lanes)) for k in range(side_by_side)]
+        last = [(w, at) for w, first, end in strips(whole, count, self.lanes) for at in range(first, end, w)]
+        for i in range(0, len(last), side_by_side):
+            yield [_Strip(width, code.plus(start, at)) for width, at in last[i : i + side_by_side]]
+
+    def _phases(self, group: Sequence[_Strip]) -> None:
         for phase in self.nest.phases:
             if phase.reductions:
-                self._reduce(phase, lanes)
+                self._reduce(phase, group)
             else:
-                self._store_loops(phase, lanes)
+                self._store_loops(phase, group)
+
+    def _enter(self, strip: _Strip) -> int:
+        """What is emitted from now on is for the elements of a strip; how many they are."""
+        if strip.index is not None:
+            assert self.nest.vector is not None
+            self.at[self.nest.vector] = strip.index
+        self.rows = strip.rows
+        return strip.lanes
 
     def _nested(
         self,
@@ -132,10 +166,16 @@ class LoopEmitter:
             self._nested(loops[1:], inside, cut, sums)
 
     def _iterations(
-        self, loop: Loop, strip: tuple[int, int, int], cut: SumBlocks | None, sums: Sequence[_Accumulators]
+        self,
+        loop: Loop | None,
+        strip: tuple[int, int, int],
+        cut: SumBlocks | None = None,
+        sums: Sequence[_Accumulators] = (),
     ) -> Iterator[Value]:
         """A loop over a strip (step, first, last), block by block if it is the loop that is split; the caller emits the body."""
         code, (step, first, last) = self.code, strip
+        if last == first:
+            return
         if last - first == step:  # a single iteration needs no loop
             yield code.i64(first)
         elif cut is None or cut.loop is not loop:
@@ -151,16 +191,22 @@ class LoopEmitter:
                 for totals in sums:
                     totals.end_block()
 
-    def _store_loops(self, phase: ReadyPhase, lanes: int) -> None:
+    def _store_loops(self, phase: ReadyPhase, group: Sequence[_Strip]) -> None:
+        def across() -> None:
+            for strip in group:
+                self._stores(phase, self._enter(strip), self.nest.vector)
+
         if phase.vector is None:
-            self._nested(phase.loops, lambda: self._stores(phase, lanes, self.nest.vector))
+            self._nested(phase.loops, across)
             return
+        self._enter(group[0])
 
         def inside() -> None:
             assert phase.vector is not None
-            for width, index in self._strips(0, phase.vector.size):
-                self.at[phase.vector] = index
-                self._stores(phase, width, phase.vector)
+            for width, first, last in strips(0, phase.vector.size, self.lanes):
+                for index in self._iterations(None, (width, first, last)):
+                    self.at[phase.vector] = index
+                    self._stores(phase, width, phase.vector)
 
         self._nested(phase.loops[:-1], inside)
 
@@ -172,15 +218,12 @@ class LoopEmitter:
 
     # --- reductions -----------------------------------------------------------------------------------------------------
 
-    def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
+    def _reduce(self, phase: ReadyPhase, group: Sequence[_Strip]) -> None:
         along = phase.vector
         if along is None:
-            cut = sum_blocks(phase.loops, [l.size for l in phase.loops])
-            totals = _Accumulators(self, phase, lanes, cut is not None)
-            self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals])
-            for total in totals.every:
-                self.rows[total.reduced.node] = total.result(total.read())
+            self._reduce_columns(phase, group)
             return
+        self._enter(group[0])
         pieces = strips(0, along.size, self.lanes)
         cut = sum_blocks(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
         by_width = {width: _Accumulators(self, phase, width, cut is not None) for width, _, _ in pieces}
@@ -206,6 +249,20 @@ class LoopEmitter:
                 states = [a if b is None else final.combine(a, b) for a, b in pairs]
             self.rows[reduced.node] = final.result(states[0])
 
+    def _reduce_columns(self, phase: ReadyPhase, group: Sequence[_Strip]) -> None:
+        """Every element of the strips has a reduction of its own, in the order of the loops."""
+        cut = sum_blocks(phase.loops, [l.size for l in phase.loops])
+        totals = [_Accumulators(self, phase, strip.lanes, cut is not None) for strip in group]
+
+        def inside() -> None:
+            for strip, total in zip(group, totals, strict=True):
+                self._accumulate(phase, total, self._enter(strip), self.nest.vector)
+
+        self._nested(phase.loops, inside, cut, totals)
+        for strip, found in zip(group, totals, strict=True):
+            for total in found.every:
+                strip.rows[total.reduced.node] = total.result(total.read())
+
     def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
         return tuple(self.code.lane(v, lane) for v in state)
 
@@ -213,6 +270,15 @@ class LoopEmitter:
         values = VectorValues(self, phase, lanes, along)
         for total in totals.every:
             total.add(values)
+
+
+@dataclass
+class _Strip:
+    """A vector of the outer vector loop, or a single row: its elements, where they begin, and the results of their reductions."""
+
+    lanes: int
+    index: Value | None = None
+    rows: dict[Node, Value] = field(default_factory=dict)
 
 
 def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:

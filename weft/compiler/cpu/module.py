@@ -11,8 +11,9 @@ from typing import Any
 from llvmlite import ir
 
 from ...graph.node import Node
+from ..ir.conv_shape import described
 from ..ir.kernel import Kernel
-from ..ir.nest import ReadyNest, fitting_lanes, ready
+from ..ir.nest import ReadyNest, fitting_lanes, grouped_columns, ready
 from ..ir.program import Call, KernelProgram
 from ..ir.signature import signature
 from ..ir.storage import Slot
@@ -55,6 +56,15 @@ def write(
     the offsets of slots, if they are not where the plan says.
     """
     return _ModuleEmitter(program, target or current_target(), timed, timestamps, barriers, place_of).written(entry)
+
+
+def _group_columns(kernel: Kernel, nest: ReadyNest) -> int:
+    """The columns of an anchor's result that one group of a convolution computes; all of them where a group is a single one."""
+    columns, anchor = nest.outer[2].size, kernel.anchor
+    if anchor is None or anchor.op.kernel != "convolution":
+        return columns
+    each = columns // described(anchor)[1].groups
+    return each if each > 1 else columns
 
 
 class _ModuleEmitter:
@@ -108,11 +118,15 @@ class _ModuleEmitter:
         nest = ready(kernel, lanes)
         lanes = fitting_lanes(nest, lanes)
         number = {slot: i for i, slot in enumerate(slots)}
-        key = (bool(kernel.rows), lanes, len(slots), signature(nest, lambda n: number[self._slot(n)]))
+        group = _group_columns(kernel, nest) if kernel.rows else 0
+        key = (group, lanes, len(slots), signature(nest, lambda n: number[self._slot(n)]))
         if key not in self.made:
             name = f"kernel.{len(self.made)}"
-            write = self._epilogue if kernel.rows else self._loops
-            self.made[key] = write(name, nest, slots, lanes)
+            self.made[key] = (
+                self._epilogue(name, nest, slots, lanes, group)
+                if kernel.rows
+                else self._loops(name, nest, slots, lanes)
+            )
         return self.made[key], slots
 
     def _loops(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
@@ -121,35 +135,36 @@ class _ModuleEmitter:
         for argument in pointers:
             argument.add_attribute("noalias")
         by_slot = dict(zip(slots, pointers, strict=True))
-        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        columns = grouped_columns(nest, lanes, self.target.registers, self.target.lanes(32))
+        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes, columns)
         emitter.emit_parallel(tid, threads)
         return code.done()
 
-    def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
+    def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int, group: int) -> ir.Function:
+        """The function of an epilogue. It is called for columns of one group of the anchor, up to its last column more often than not."""
         code = Code.begin(self.module, name, EPILOGUE.args, private=True)
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
         status = code.read(context, len(slots), PTR)
         emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.at[nest.outer[0]] = batch
-        columns = nest.outer[2].size
-        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: specialize whole rows, whose length is constant
-            whole = code.and_(
-                code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns))
-            )
-            with code.if_else(whole) as (then, other):
-                with then:
-                    self._rows_of(emitter, row_begin, row_end, 0, columns)
-                with other:
-                    self._rows_of(emitter, row_begin, row_end, begin, end)
-        else:
-            self._rows_of(emitter, row_begin, row_end, begin, end)
-        return code.done()
 
-    def _rows_of(self, emitter: LoopEmitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
-        with emitter.code.loop(row_begin, row_end, name="row") as row:
-            emitter.at[emitter.nest.outer[1]] = row
-            emitter.row(begin, end)
+        def rows(emit_columns: Callable[[], None]) -> None:
+            with code.loop(row_begin, row_end, name="row") as row:
+                emitter.at[nest.outer[1]] = row
+                emit_columns()
+
+        tail = group % lanes
+        if group > 2 * lanes:
+            rows(lambda: emitter.row_part(begin, end, tail))
+            return code.done()
+        whole = code.icmp_signed("==", code.sub(end, begin), code.i64(group))
+        with code.if_else(whole) as (then, other):  # narrow: specialize whole rows, whose length is constant
+            with then:
+                rows(lambda: emitter.row(begin, group))
+            with other:
+                rows(lambda: emitter.row_part(begin, end, 0))
+        return code.done()
 
     def _lanes(self, kernel: Kernel) -> int:
         """The lanes of two vector registers of the widest element loaded or stored: two independent chains hide latency."""

@@ -93,6 +93,8 @@ class ReadyPhase:
 def _moved(condition: Inside, values: Mapping[Loop, IndexExpr]) -> Inside:
     return Inside(substituted(condition.inner, values), condition.size, condition.step)
 
+GROUPED_STEPS = 64  # of a loop's body, up to which more columns are reduced together
+
 
 @dataclass
 class ReadyNest:
@@ -218,7 +220,9 @@ def _score(phase: ReadyPhase, loop: Loop, lanes: int) -> float:
             total -= sum(1.0 for c in group if loop in c.inner.loops)
     for store in phase.stores:
         total += _access(store.position.coefficient(loop), 2.0)
-    return total if loop.size >= lanes else total / 4 - 1
+    if loop.size >= lanes:
+        return total
+    return total * loop.size / lanes if total > 0 else total / 4 - 1  # a short loop fills a part of the lanes
 
 
 def _access(step: int | None, weight: float) -> float:
@@ -244,3 +248,17 @@ def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
     while lanes > 2 and lanes > longest:
         lanes //= 2
     return lanes
+
+
+def grouped_columns(nest: ReadyNest, lanes: int, registers: int, register_lanes: int) -> int:
+    """How many columns are reduced together, when vectors have `lanes` elements: as many as half of the registers can add up.
+
+    Rows are then read in long stretches, and independent sums hide the latency of an addition.
+    """
+    reducing = [p for p in nest.phases if p.reductions and p.loops]
+    if nest.vector is None or not reducing:
+        return lanes
+    sums = max(len(p.reductions) for p in reducing)
+    steps = max(len(p.steps) for p in nest.phases)
+    count = min(registers // 2 * register_lanes // (sums * lanes), GROUPED_STEPS // steps)
+    return lanes * max(1, min(count, -(-nest.vector.size // lanes)))

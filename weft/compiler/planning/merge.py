@@ -16,6 +16,8 @@ from ..ir.kernel import Kernel
 from ..ir.loops import Body, LoopPhase, Nest, Position, Reduction, Store, body, substituted_place
 from ..thresholds import thresholds
 
+SHORT_ROW = 64  # elements up to which it does not matter how far apart they are
+
 
 def phase_body(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
     """The steps of a phase: values that it stores itself are available, all other stored values are loaded."""
@@ -128,13 +130,15 @@ def _aligned(own: IndexExpr, read: IndexExpr, first: Nest, second: Nest) -> dict
 def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool:
     """Whether a kernel may be split into rows to be merged with a reduction: rows are contiguous and stay in the cache."""
     assert producer.nest is not None
+    assert kernel.nest is not None
     if not outer:
         return False
     rows = prod(l.size for l in outer)
-    total = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
-    if 4 * total // rows > thresholds.row_bytes:
+    reduced = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
+    longest = max(reduced, prod(l.size for l in kernel.nest.outer)) // rows
+    if 4 * reduced // rows > thresholds.row_bytes:
         return False
-    return total // rows <= 64 or not any(
+    return longest <= SHORT_ROW or not any(
         prod(node.shape) > rows and _is_along(linear(place, node.shape), {*producer.nest.outer, *outer})
         for k in (producer, kernel)
         for node, place in k.loads()

@@ -1,0 +1,161 @@
+"""The networks of the sweep over the zoo: all of its catalogue, a few that are not in it, and ten that were made by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft import nn, zoo
+from weft.nn.module import own_tensors
+from weft.zoo.catalogue import FACTS
+from weft.zoo.facts import NetworkFacts
+
+from .random_networks import random_network
+
+MACS = 2e9  # of a batch's forward pass: batches are as large as this allows, a large network's is 1
+MOST = 64  # examples of a batch
+RANDOM = 10  # networks made by chance
+NOISE = 0.1  # of parameters that begin at one value: with all results 0 any two networks would agree
+
+
+@dataclass(frozen=True)
+class ZooNetwork:
+    """A network of the sweep."""
+
+    group: str
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]  # of the inputs; of token ids if there is a vocabulary
+    classes: int
+    vocabulary: int = 0
+    dense: bool = False  # whether every pixel has a class
+
+    def model(self) -> nn.Module:
+        """The network with weights from a fixed seed, without dropout."""
+        weft.seed(0)
+        model = self.make()
+        if not self.vocabulary:
+            model.eval()(weft.zeros((1, *self.shape[1:])))  # sizes that are inferred from the first input
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout | nn.DropPath):
+                module.rate = 0.0
+        _add_noise(model)
+        return model
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(0)
+        if self.vocabulary:
+            tokens = rng.integers(0, self.vocabulary, (self.shape[0], self.shape[1] + 1))
+            return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+        places = (self.shape[0], *self.shape[2:]) if self.dense else self.shape[:1]
+        return rng.standard_normal(self.shape, np.float32), rng.integers(0, self.classes, places)
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 4
+
+
+def logits(result: Any) -> Any:
+    """What a network says of classes; recurrent ones give their state too."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+def _add_noise(model: nn.Module) -> None:
+    rng = np.random.default_rng(1)
+    for module in model.modules():
+        for _, tensor in own_tensors(module):
+            value = tensor.numpy()
+            if tensor.requires_grad and value.size > 1 and np.ptp(value) == 0.0:
+                noise = rng.standard_normal(value.shape, np.float32)
+                tensor.assign(weft.asarray(value + np.float32(NOISE) * noise))
+
+
+def networks(batch: int | None = None) -> Iterator[ZooNetwork]:
+    """All networks of the sweep, with batches of a given size or of one that suits them."""
+    for name, facts in FACTS.items():
+        yield _of_zoo(name, facts, batch)
+    yield from _others(batch)
+    for seed in range(RANDOM):
+        _, shape = random_network(seed)
+        make: Callable[[], nn.Module] = partial(_random, seed)
+        yield ZooNetwork("random", f"random {seed}", make, (batch or shape[0], *shape[1:]), 5)
+
+
+def _random(seed: int) -> nn.Module:
+    return random_network(seed)[0]
+
+
+def _of_zoo(name: str, facts: NetworkFacts, batch: int | None) -> ZooNetwork:
+    if facts.task == "text":
+        return _text(name, batch)
+    assert facts.input is not None, name
+    assert facts.macs is not None, name
+    assert facts.classes is not None, name
+    make: Callable[..., nn.Module] = zoo.find(name)
+    count = batch or max(1, min(MOST, int(MACS / facts.macs)))
+    shape: tuple[int, ...] = (count, *facts.input)
+    if name == "mlp":
+        make = partial(make, 784, 300, 100, facts.classes)
+    elif facts.takes_vectors and name != "lenet_300_100":
+        make, shape = partial(make, 784, facts.classes), (count, 784)
+    elif facts.task == "segmentation":
+        make = partial(make, facts.classes, facts.input[0])
+    return ZooNetwork("zoo", name, make, shape, facts.classes, dense=facts.task == "segmentation")
+
+
+# Vocabulary, batch and length: the sizes that texts of characters have, and one document of GPT-2.
+_TEXTS = {"char_lstm": (65, 32, 64), "gpt": (65, 16, 128), "gpt2": (50257, 1, 256)}
+
+
+def _text(name: str, batch: int | None) -> ZooNetwork:
+    vocabulary, count, length = _TEXTS[name]
+    make: Callable[[], nn.Module] = partial(zoo.find(name), vocabulary)
+    if name == "gpt2":
+        make = partial(zoo.find(name), vocabulary, dropout=0.0)
+    return ZooNetwork("zoo", name, make, (batch or count, length), vocabulary, vocabulary)
+
+
+def _others(batch: int | None) -> Iterator[ZooNetwork]:
+    yield ZooNetwork("other", "cnn, odd channels", _odd_cnn, (batch or 50, 3, 48, 48), 10)
+    yield ZooNetwork("other", "mlp, odd widths", _odd_mlp, (batch or 50, 777), 11)
+    yield ZooNetwork("other", "gru", LastOutput, (batch or 32, 50, 60), 10)
+    small = partial(zoo.unet, 2, 3, width=16, depth=3, norm=True)
+    yield ZooNetwork("other", "unet, 16 wide, batch norm", small, (batch or 4, 3, 128, 128), 2, dense=True)
+
+
+def _odd_cnn() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 5, padding=2),
+        nn.BatchNorm2d(24),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(24, 48, 3, stride=2, padding=1),
+        nn.BatchNorm2d(48),
+        nn.SiLU(),
+        nn.Conv2d(48, 96, 3, padding=1, groups=4),
+        nn.ReLU(),
+        nn.GlobalAvgPool(),
+        nn.Linear(96, 10),
+    )
+
+
+def _odd_mlp() -> nn.Module:
+    return zoo.mlp(777, 333, 111, 11)
+
+
+class LastOutput(nn.Module):
+    """A gated recurrent layer over (batch, time, features), and a classifier of its last output."""
+
+    def __init__(self) -> None:
+        self.recurrent, self.top = nn.GRU(60, 100), nn.Linear(100, 10)
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        outputs, _ = self.recurrent(x)
+        scores: weft.Tensor = self.top(outputs[:, -1])
+        return scores

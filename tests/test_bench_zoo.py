@@ -1,0 +1,49 @@
+"""The sweep over the zoo: random networks stay the same, and every network of the catalogue has a twin where torch is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft.zoo.catalogue import FACTS
+
+BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [BENCHMARKS, *sys.path])
+
+
+def test_random_networks_run_and_stay_the_same() -> None:
+    from cases.random_networks import random_network
+
+    for seed in range(10):
+        network, shape = random_network(seed)
+        assert str(network) == str(random_network(seed)[0])
+        assert network.eval()(weft.zeros((1, *shape[1:]))).ndim == 2
+    assert len({random_network(seed)[1] for seed in range(10)}) > 5
+
+
+def test_the_sweep_holds_the_whole_catalogue() -> None:
+    from cases import zoo_networks
+
+    names = [n.name for n in zoo_networks.networks()]
+    assert set(FACTS) <= set(names)
+    assert len(names) == len(set(names)) >= len(FACTS) + zoo_networks.RANDOM
+
+
+def test_twins_compute_the_same() -> None:
+    pytest.importorskip("torch")
+    from cases import zoo_contestants, zoo_networks
+    from cases.measure import difference
+
+    found = {n.name: n for n in zoo_networks.networks(batch=2)}
+    for name in ("lenet5", "resnet20", "gru", "random 2"):
+        made = zoo_contestants.contestants(found[name], False, "cpu", False)
+        theirs, ours = made["torch"]().values(), made["weft"]().values()
+        assert difference(np.asarray(theirs, np.float64), np.asarray(ours, np.float64)) < 1e-5
