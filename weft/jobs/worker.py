@@ -13,7 +13,7 @@ from ..locks import one_writer
 from ..signals import Terminated, terminable
 from .events import FILE, Event
 from .job_schedule import read_schedule
-from .kinds import work_of
+from .kinds import GROUPS, work_of
 from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
 
 PROGRESS_SECONDS = 1.0  # between two progress events on disk
@@ -44,10 +44,11 @@ def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
 
 
 def _placed(record: JobRecord) -> dict[str, Any]:
-    """The settings with the GPU that the runner chose."""
+    """The settings with the GPU that the runner chose; of a group with its owner, who owns the trainings that it adds, too."""
     slots = read_schedule(record.folder).slots
     on_gpu = bool(slots) and slots[0].startswith("cuda:")
-    return {**record.settings, **({"device": slots[0]} if on_gpu else {})}
+    owner = {"owner": str(record.submitted().get("owner") or "")} if record.kind in GROUPS else {}
+    return {**record.settings, **owner, **({"device": slots[0]} if on_gpu else {})}
 
 
 class _Events:
