@@ -111,6 +111,6 @@ def test_pages_for_viewers_change_nothing_by_themselves() -> None:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if name in CHANGES:
+                if name in CHANGES or name.startswith(("submit_", "continue_", "pause_", "resume_")):
                     found.append(f"{file.name}:{node.lineno} calls {name}: let the page send a request to the API")
     assert found == []

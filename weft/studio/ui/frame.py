@@ -74,7 +74,10 @@ def frame(
 
 
 def _rail(snapshot: Snapshot, active: str, base: str) -> str:
-    counts = {"runs": f"{snapshot.runs:,}" if snapshot.runs else "", "queue": str(sum(one.state != FAILED for one in snapshot.activities) or "")}
+    counts = {
+        "runs": f"{snapshot.runs:,}" if snapshot.runs else "",
+        "queue": str(sum(one.state != FAILED for one in snapshot.activities) or ""),
+    }
     counts["datasets"] = str(len(snapshot.datasets) or "")
     return render("rail.html", pages=PAGES, active=active, counts=counts, base=base)
 
