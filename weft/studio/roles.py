@@ -37,6 +37,8 @@ RULES = (
     AccessRule(r"/_nicegui_ws/.*", "viewer", "viewer"),
     AccessRule(r"/_nicegui/.*", "viewer", "member"),
     AccessRule(r"/api/2\.0/mlflow/(.*/)?search", "viewer", "viewer"),  # MLflow's clients search by POST
+    # What reads files of the server by their path, for the forms of members.
+    AccessRule(r"/api/v1/(paths|datasets/(scan|preview)|predictions/file\.jpg)", "member", "member"),
     AccessRule(r"/api/.*", "viewer", "member"),
     AccessRule(r"/docs(/.*)?|/openapi\.json", "viewer", "member"),
     AccessRule(MEMBER_PAGES, "member", "member"),
