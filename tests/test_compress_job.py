@@ -21,6 +21,8 @@ from weft.jobs.kinds import work_of
 from weft.jobs.recipes import with_recipe
 from weft.jobs.run_control import resume_run
 from weft.jobs.schema import validated
+from weft.report.agreement import comparable
+from weft.report.predictions import read_predictions
 
 QUICK = {"steps": 1, "epochs": 2, "share_epochs": 1, "rate": 3e-3}
 
@@ -220,6 +222,9 @@ def test_methods_that_change_layers_give_runs_like_any_other(
     assert "int32" in network.graph_text("eval"), "the run computes with them: products of int8 are summed in int32"
     assert cli.main(["compress", str(folder), "--report"]) == 0
     assert "layers.1.layers.1" in capsys.readouterr().out
+    both = [read_predictions(runs / "classify" / name) for name in ("base", "rewritten")]
+    assert comparable([one for one in both if one is not None]), "both were measured on the same examples"
+    assert [one.split for one in both if one is not None] == ["test", "test"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import resource
 import struct
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from PIL import Image
 from weft import data
 from weft.data import images as images_module
 from weft.data.images import Unreadable, image_size, read_image
+from weft.data.npz import outline_npz
+from weft.data.scan import scan_source
 from weft.errors import RunError, UserError
 from weft.testing import counted, generator
 
@@ -486,6 +490,33 @@ def test_hostile_npz(tmp_path: Path) -> None:
     np.savez(path, x=np.zeros((3, 5)), y=[0, 1])
     with refused(UserError, "there must be a label for each input"):
         data.from_npz(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as packed:
+        packed.writestr("x.npy", bytes(1 << 20))
+    for read in (data.from_npz, scan_source):
+        with refused(RunError, "compressed in an unusual way: deflate is required"):
+            read(path)
+
+
+def test_looking_at_an_npz_file_takes_no_memory(tmp_path: Path) -> None:
+    """A few kilobytes may hold gigabytes of zeros; what is known of the file is the same as after reading it."""
+    path, labels = tmp_path / "a.npz", np.arange(400) % 3
+    for x in (np.zeros((400, 16, 20), np.uint8), np.zeros((400, 8, 6, 3), np.uint8), np.zeros((400, 3, 4, 4), np.float32)):  # fmt: skip
+        np.savez_compressed(path, x_train=x, y_train=labels, x_test=x[:7], y_test=labels[:7])
+        read, looked = data.from_npz(path), outline_npz(path)
+        assert (looked.train.shape, looked.train.counts()) == (read.train.shape, read.train.counts())
+        assert looked.test is not None
+        assert len(looked.test) == 7
+    np.savez_compressed(path, x=np.zeros((400, 500, 500), np.uint8), y=labels)  # 100 MB
+    tracemalloc.start()
+    try:
+        found = scan_source(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert (found.images, found.sizes, found.classes) == (400, ((500, 500),), {"0": 134, "1": 133, "2": 133})
+    np.savez(path, x=np.array([{}], object), y=[0])
+    with refused(UserError, "holds pickled Python objects"):
+        scan_source(path)
 
 
 # Datasets that were made and then harmed.

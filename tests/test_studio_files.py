@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import tracemalloc
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,8 @@ pytest.importorskip("nicegui")
 
 from weft.errors import UserError
 from weft.studio import uploads
+from weft.studio.config import StudioConfig
+from weft.studio.keys import secret
 from weft.studio.paths import AllowedPaths
 
 
@@ -51,6 +54,24 @@ def test_completion_stays_inside(allowed: AllowedPaths, tmp_path: Path) -> None:
     assert allowed.complete(f"{root}/", folders_only=True) == [f"{root}/photos/"]
     assert allowed.complete(f"{tmp_path.resolve()}/outside/") == []
     assert allowed.complete(f"{root}/../outside/s") == []
+
+
+def test_keys_and_accounts_are_read_by_nobody(tmp_path: Path) -> None:
+    """The token of programs makes an administrator, and error messages quote what is in a list."""
+    runs = tmp_path / "runs"
+    token = secret(runs, "token")
+    (tmp_path / "key.pem").write_text("private")
+    (tmp_path / "alias").symlink_to(runs / ".studio")
+    config = StudioConfig(runs, roots=(tmp_path,), tls_key=tmp_path / "key.pem", tls_cert=tmp_path / "cert.pem")
+    allowed = config.allowed_paths()
+    for given in ("runs/.studio/token", "runs/.studio", "alias/token", "runs/../runs/.studio/token", "key.pem"):
+        with pytest.raises(UserError, match="allowed folder") as error:
+            allowed.path(given)
+        assert token not in error.value.message
+    assert allowed.path("runs").is_dir()
+    assert allowed.complete(f"{runs.resolve()}/.") == []
+    assert allowed.complete("alias/") == allowed.complete("runs/.studio/") == []
+    assert allowed.complete("k") == []
 
 
 def _zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -96,6 +117,26 @@ def test_zip_bombs_links_and_garbage_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         uploads.unpack_zip(tmp_path / "garbage.zip", target, 1 << 20)
     assert not list(target.iterdir())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_entries_that_lie_about_their_size_take_no_memory(tmp_path: Path, method: int) -> None:
+    """zipfile unpacks bzip2 and LZMA without a bound: 64 MB that say they are 10 bytes."""
+    size = 64 << 20
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as packed:
+        packed.writestr("a/zeros.png", bytes(size))
+    content = (tmp_path / "a.zip").read_bytes().replace(size.to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    (tmp_path / "a.zip").write_bytes(content)
+    (tmp_path / "made").mkdir()
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            UserError, match="deflate is required" if method != zipfile.ZIP_DEFLATED else "cannot be read"
+        ):
+            uploads.unpack_zip(tmp_path / "a.zip", tmp_path / "made", 1 << 30)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_upload_is_bounded_while_it_arrives(tmp_path: Path) -> None:

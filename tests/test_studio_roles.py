@@ -28,7 +28,10 @@ WHO = {
 PUBLIC = re.compile(r"(GET|HEAD) /(login|setup|assets/1)|POST /api/v1/(login|setup)|POST /assets/1")
 OWN = re.compile(r"[A-Z]+ /(account|api/v1/account.*|api/v1/logout|_nicegui_ws/1|api/2.0/mlflow/.*search)")
 ADMIN = re.compile(r"[A-Z]+ (/api/v1)?/admin.*")
-MEMBERS = re.compile(r"(GET|HEAD) /(train|classify|use|[a-z]+/new|networks/(design|import).*)")
+MEMBERS = re.compile(
+    r"(GET|HEAD) /(train|classify|use|[a-z]+/new|networks/(design|import).*)"
+    r"|(GET|HEAD) /api/v1/(paths|datasets/scan|datasets/preview|predictions/file.jpg)"  # files of the server by their path
+)
 
 
 def expected(route: str) -> int:
@@ -111,6 +114,6 @@ def test_pages_for_viewers_change_nothing_by_themselves() -> None:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if name in CHANGES:
+                if name in CHANGES or name.startswith(("submit_", "continue_", "pause_", "resume_")):
                     found.append(f"{file.name}:{node.lineno} calls {name}: let the page send a request to the API")
     assert found == []

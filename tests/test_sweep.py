@@ -403,7 +403,7 @@ def test_a_sweep_of_trainings_ends_with_a_run_that_can_be_used(
 def test_a_sweep_can_be_a_job_itself() -> None:
     queue = JobQueue("runs")
     job = submit_sweep(queue, {**SPACE, "trials": 4, "metric": ["accuracy", "size"]}, owner="anna")
-    assert (job.kind, queue.jobs()[0].submitted()["needs"]["slot"]) == ("sweep", "task")
+    assert (job.kind, queue.jobs()[0].submitted()["needs"]["slot"]) == ("sweep", "group")
     assert opened_sweep(job.settings).name == job.settings["name"] == "digits-sweep-1"
     with pytest.raises(UserError, match="there is no range 'lgo'"):
         submit_sweep(queue, {**SPACE, "rate": "lgo:1..2"})

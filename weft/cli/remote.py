@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import RunError, UserError
 from ..jobs.events import Event
+from ..jobs.fold_jobs import FOLDS_SETTING
 from ..jobs.image_lists import image_files
 from ..jobs.predictions import FilePrediction
 from ..jobs.schema import Setting, as_text, flag
@@ -71,10 +72,14 @@ def _token(file: str | None) -> str | None:
 
 
 def _submitted(client: Client, words: Sequence[str], verb: str) -> tuple[list[dict[str, Any]], Words]:
-    given = read(verb, [word for word in words if not _is_list(word)], SETTINGS, 1, common=COMMON)
-    settings = {name: as_text(given[name]) for name in given.given if name not in ("json", "runs")}
+    """The jobs of trainings, or of a cross-validation."""
+    known = {**SETTINGS, "folds": FOLDS_SETTING} if verb == "train" else SETTINGS
+    given = read(verb, [word for word in words if not _is_list(word)], known, 1, common=COMMON)
+    settings = {name: as_text(given[name]) for name in given.given if name not in ("json", "runs", "folds")}
     settings |= dict(word.removeprefix("--").split("=", 1) for word in words if _is_list(word))
     named = {"data": given.plain[0]} if given.plain and "data" not in settings else {}
+    if "folds" in given.given:
+        return [client.cross_validate(given["folds"], **named, **settings)], given
     return client.submit_all({**named, **settings}), given
 
 

@@ -14,6 +14,7 @@ from ..jobs.compression import resume_compression
 from ..jobs.compression_state import is_compression
 from ..jobs.cross_validation import cross_validate, find_folds, read_folds, resume_folds
 from ..jobs.events import Listener
+from ..jobs.fold_jobs import FOLDS_SETTING
 from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, count
 from ..jobs.settings import COMMON, SETTINGS
@@ -25,12 +26,7 @@ from .progress import ProgressDisplay, print_json
 TRACE = {"trace": Setting(str, None, "write a timeline of the first steps for Perfetto: trace=FILE.json", "output")}
 # Of a command: each fold's run has the setting fold.
 FOLDS = {
-    "folds": Setting(
-        count,
-        None,
-        "cross-validation: train a network for each of so many folds; the same command continues one that was stopped",
-        "cross-validation",
-    ),
+    "folds": FOLDS_SETTING,
     "jobs": Setting(
         count, 1, "folds that are trained at the same time, each with its share of the cores", "cross-validation"
     ),

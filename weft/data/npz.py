@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..errors import RunError, UserError
 from ..io.zip_archive import checked_entries
 from .dataset import Arrays, Splits
 
+LARGEST_LABELS = 1 << 28  # bytes of labels that are read to look at a file
 _ARRAY_NAMES = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
     "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),
@@ -37,6 +39,21 @@ def from_npz(
     found = _load(file)
     if x is not None and y is not None:
         return Splits(_arrays(file, found, x, y, classes))
+    return _splits(file, found, classes)
+
+
+def outline_npz(path: str | os.PathLike[str]) -> Splits:
+    """The same datasets as `from_npz` finds, without their inputs: labels, and shapes that are filled with zeros and take no memory.
+
+    A file of a few kilobytes may hold gigabytes of zeros: looking at one must not read them.
+    """
+    file = Path(path)
+    labels = {y for pairs in _ARRAY_NAMES.values() for _, y in pairs}
+    return _splits(file, _guarded(file, lambda content: _outlined(content, labels)), None)
+
+
+def _splits(file: Path, found: Mapping[str, np.ndarray], classes: Sequence[str] | None) -> Splits:
+    """The datasets of arrays with conventional names."""
     parts: dict[str, Arrays] = {}
     for split, pairs in _ARRAY_NAMES.items():
         pair = next((pair for pair in pairs if pair[0] in found and pair[1] in found), None)
@@ -54,22 +71,52 @@ def from_npz(
 
 
 def _load(file: Path) -> dict[str, np.ndarray]:
+    def read(content: BinaryIO) -> dict[str, np.ndarray]:
+        if zipfile.is_zipfile(content):
+            with zipfile.ZipFile(content) as entries:
+                checked_entries(content, entries)
+        content.seek(0)
+        archive = np.load(content, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UserError("from_npz", f"{file} holds a single array. Save inputs and labels with np.savez.")
+        with archive:
+            found = {name: archive[name] for name in archive.files}
+        if not all(isinstance(array, np.ndarray) for array in found.values()):  # NumPy gives the bytes of anything else
+            raise ValueError("an entry is not an array")
+        return found
+
+    return _guarded(file, read)
+
+
+def _outlined(content: BinaryIO, read: Container[str]) -> dict[str, np.ndarray]:
+    """Arrays by name: those of `read` with their values, of the others shape and dtype."""
+    found: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(content) as archive:
+        for info in checked_entries(content, archive):
+            name = info.filename.removesuffix(".npy")
+            with archive.open(info) as entry:
+                version = np.lib.format.read_magic(entry)
+                header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = header(entry)
+            if dtype.hasobject:
+                raise ValueError("pickled objects are never loaded")
+            if name in read and info.file_size > LARGEST_LABELS:
+                raise ValueError(f"{name} has {info.file_size:,} bytes, more than labels would")
+            if name in read:
+                with archive.open(info) as entry:
+                    found[name] = np.lib.format.read_array(entry, allow_pickle=False)
+            else:
+                found[name] = np.broadcast_to(np.zeros((), dtype), _channels_first_shape(shape, dtype))
+    return found
+
+
+def _guarded(file: Path, read: Callable[[BinaryIO], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """What is read of a file; errors say what is wrong with it."""
     try:
         with open(file, "rb") as content:
-            if zipfile.is_zipfile(content):
-                with zipfile.ZipFile(content) as entries:
-                    checked_entries(content, entries)
-            content.seek(0)
-            archive = np.load(content, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise UserError("from_npz", f"{file} holds a single array. Save inputs and labels with np.savez.")
-            with archive:
-                found = {name: archive[name] for name in archive.files}
-            if not all(
-                isinstance(array, np.ndarray) for array in found.values()
-            ):  # NumPy gives the bytes of anything else
-                raise ValueError("an entry is not an array")
-            return found
+            return read(content)
     except OSError as error:
         raise RunError("from_npz", f"{file} cannot be read: {error.strerror or error}.") from error
     except UserError:
@@ -116,10 +163,15 @@ def channels_first(images: np.ndarray) -> np.ndarray:
     >>> channels_first(np.zeros((5, 28, 28), np.uint8)).shape, channels_first(np.zeros((5, 32, 32, 3), np.uint8)).shape
     ((5, 1, 28, 28), (5, 3, 32, 32))
     """
-    if images.dtype != np.uint8:
+    shape = _channels_first_shape(images.shape, images.dtype)
+    if shape == images.shape:
         return images
-    if images.ndim == 3:
-        return images[:, None]
-    if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
-        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    return images
+    return images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _channels_first_shape(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    if dtype == np.uint8 and len(shape) == 3:
+        return shape[0], 1, *shape[1:]
+    if dtype == np.uint8 and len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4):
+        return shape[0], shape[3], *shape[1:3]
+    return shape

@@ -16,7 +16,7 @@ from .file_lists import from_list
 from .folders import split_folders
 from .images import Unreadable, image_size
 from .label_kinds import LabelKind, kind_of
-from .npz import from_npz
+from .npz import outline_npz
 
 MOST_FILES = 200_000
 MOST_SECONDS = 5.0
@@ -50,7 +50,7 @@ def scan_source(source: str | os.PathLike[str], labels: LabelKind = "class", out
     if str(source) in known_names():
         return _of_splits(known(str(source)))
     if path.suffix.lower() == ".npz" and path.is_file():
-        return _of_splits(from_npz(path))
+        return _of_splits(outline_npz(path))
     if path.is_dir():
         return _of_folder(path)
     if not path.exists():

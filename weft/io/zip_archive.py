@@ -19,11 +19,12 @@ def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.Zi
     """The entries of an archive.
 
     `zipfile` does not compare them with their number in the file, so a damaged list would lose some in silence; and it takes memory for as
-    many bytes as an entry says that it has.
+    many bytes as an entry says that it has. Entries compressed in unusual ways are refused: see `check_method`.
     """
     found = archive.infolist()
     size = file.seek(0, 2)
     for info in found:
+        check_method(info)
         if info.compress_size > size:
             raise zipfile.BadZipFile(f"the entry {info.filename[:100]!a} is longer than the file")
     file.seek(-END_SIZE - len(archive.comment), 2)
@@ -32,6 +33,17 @@ def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.Zi
     if end[:4] != END or count not in (len(found), MANY):
         raise zipfile.BadZipFile(f"it lists {len(found)} entries and should have {count}")
     return found
+
+
+def check_method(info: zipfile.ZipInfo) -> None:
+    """Refuse entries that are neither stored nor deflated, the ways that everybody writes.
+
+    `zipfile` unpacks bzip2 and LZMA without a bound: 600 bytes that say they are 10 become 600 MB in memory before anybody can count them.
+    """
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(
+            f"the entry {info.filename[:100]!a} is compressed in an unusual way: deflate is required"
+        )
 
 
 def stored_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
@@ -59,7 +71,8 @@ def entry_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
 def check_packing(info: zipfile.ZipInfo) -> None:
     """Refuse entries that are encrypted, compressed in unusual ways, or that unpack to far more than the file holds."""
     name = f"{info.filename[:100]!a}"
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-        raise ValueError(f"{name} is compressed in an unusual way, or encrypted")
+    check_method(info)
+    if info.flag_bits & 1:
+        raise ValueError(f"{name} is encrypted")
     if info.file_size > max(ANY_RATIO, MAX_RATIO * info.compress_size):
         raise ValueError(f"{name} unpacks {info.compress_size} bytes to {info.file_size}, more than weights would")

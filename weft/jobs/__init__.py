@@ -10,11 +10,13 @@ events       structured events: followed live, or replayed from the run folder
 record       a job on disk: settings, state, events
 queue        the queue of jobs: list, move, hold, pause, resume, cancel; `queue_view` reads it all, `queue_order` is the order of it
 needs        what a job needs of the machine; `job_forecast` computes it, `history` has what earlier jobs took
-slots        GPUs, CPU slots and task slots
+slots        GPUs, CPU slots, task slots, and one for sweeps and cross-validations
 scheduler    which job starts where and when, and why the others wait; `queue_plan` applies it to a queue on disk
 remedies     what helps a job that has failed
 datasets     creating datasets, with events on the way
 submission   checks settings and adds a job to the queue
+cross_validation  a training for each fold: `fold_queue` has them as jobs, `fold_jobs` the whole as a job of a queue
+ensembles    several runs as one; `ensemble_job` makes one as a job
 sweep        searching settings: `search_space` has lists and ranges, `sweep_study` samplers and pruners, `sweep_trials` trials as jobs
 cluster_runner  runs the jobs of a queue on a Ray cluster (`ray_cluster`): `remote_training` is one on its node, `file_copies` its files
 compression  compressing a run: prune, share, pack, with a Pareto page; `compression_settings` are its settings

@@ -2,9 +2,11 @@
 
 from .cross_validation import cross_validate as cross_validate
 from .datasets import submit_dataset as submit_dataset
+from .ensemble_job import submit_ensemble as submit_ensemble
 from .ensembles import ensemble as ensemble
 from .events import Event as Event
 from .events import replay as replay
+from .fold_jobs import submit_folds as submit_folds
 from .profile_job import named_subject as named_subject
 from .profile_job import submit_profile as submit_profile
 from .queue import JobQueue as JobQueue

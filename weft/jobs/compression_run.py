@@ -174,7 +174,7 @@ class Compression:
             best=self._best_epoch(),
             compression={k: v for k, v in chosen.items() if k != "layers"},
         )
-        write_results(path, found)
+        write_results(path, found, split=split)
         self.state |= {"chosen": chosen["number"], "done": True}
         self.keep_state()
         compression_page(path, self.state)

@@ -4,7 +4,7 @@ RUNS/folds/NAME/       the cross-validation
   folds.json           settings, runs of the folds, mean and standard deviation of each metric
   out_of_fold.*        predictions for every training example by the network that was not trained on it (see fold_results.py)
   evaluation.json      scores of these predictions
-  .jobs/               a queue with a job for each fold
+  .jobs/               a queue with a job for each fold, unless they are jobs of the common queue (see fold_jobs.py)
 RUNS/TASK/NAME-fold1   the runs, in the group NAME
 
 Everything is on disk, so the same command, after being killed anywhere, trains what is missing.
@@ -32,15 +32,15 @@ from .cluster_runner import ClusterQueue, ClusterRunner
 from .cluster_settings import ClusterPlan
 from .device import training_on
 from .events import Listener, Recorder, nobody
+from .fold_queue import OWN_QUEUE, fold_name, follow_jobs, joined_jobs
 from .fold_results import OutOfFold, metric_table, metrics_text
 from .job import TASKS, Job, job_of
 from .queue import JobQueue
 from .ray_cluster import ray_package
-from .record import DONE, FAILED, STOPPED, JobRecord
+from .record import DONE, JobRecord
 from .runner import Runner
 from .settings import OF_ONE_RUN
 from .stored import settings_of
-from .submission import submit
 
 FOLDER, STATE = "folds", "folds.json"
 
@@ -51,31 +51,36 @@ def cross_validate(
     jobs: int = 1,
     listener: Listener = nobody,
     cluster: ClusterPlan | None = None,
+    owner: str | None = None,
 ) -> Path:
     """Train a network for each fold with validated settings, `jobs` at the same time; the folder of the cross-validation.
 
-    A cross-validation with the same settings that is not finished is continued. With `cluster`, its nodes train.
+    A cross-validation with the same settings that is not finished is continued. With `cluster`, its nodes train. With `owner`, the folds are jobs of
+    this person, or of nobody, in the queue of all jobs, and its runner trains them.
     """
     if cluster is not None:
         ray_package()  # said before anything is made
     check_settings("train", {**settings, "name": None})
-    _check(settings, folds)
+    check_folds(settings, folds)
     recorder = Recorder(listener)
     folder = _unfinished(settings, folds)
     if folder is None:
-        with training_on(settings["device"]) if cluster is None else nullcontext():  # the nodes have the device
+        is_here = cluster is None and owner is None  # else others have the device
+        with training_on(settings["device"]) if is_here else nullcontext():
             first = job_of(
                 "train", {**settings, "fold": f"1/{folds}"}, recorder
             )  # opens the data: all checks before anything is written
             folder = _new(settings, folds, first)
     else:
         recorder.log(f"continuing {folder}")
-    return _trained(folder, jobs, recorder, cluster)
+    return _trained(folder, jobs, recorder, cluster, owner)
 
 
-def resume_folds(folder: Path, jobs: int = 1, listener: Listener = nobody, cluster: ClusterPlan | None = None) -> Path:
-    """Continue a cross-validation that was stopped, here or on a cluster."""
-    return _trained(folder, jobs, Recorder(listener), cluster)
+def resume_folds(
+    folder: Path, jobs: int = 1, listener: Listener = nobody, cluster: ClusterPlan | None = None, owner: str | None = None
+) -> Path:  # fmt: skip
+    """Continue a cross-validation that was stopped, here, on a cluster, or as jobs of the queue: see `cross_validate`."""
+    return _trained(folder, jobs, Recorder(listener), cluster, owner)
 
 
 def is_cross_validation(folder: Path) -> bool:
@@ -111,7 +116,8 @@ def fold_runs(folder: Path) -> list[Path]:
 # --- the beginning ------------------------------------------------------------------------------------------------------------
 
 
-def _check(settings: Mapping[str, Any], folds: int) -> None:
+def check_folds(settings: Mapping[str, Any], folds: int) -> None:
+    """Reject settings that a cross-validation cannot have."""
     if folds < 2:
         raise UserError("weft train", f"2 folds or more are required, got {folds}.")
     for name in ("fast_dev_run", "overfit"):
@@ -158,7 +164,7 @@ def _new(settings: Mapping[str, Any], folds: int, first: Job) -> Path:
     """The folder of a new cross-validation; the names of its runs are free."""
     runs, number = Path(settings["runs"]), 1
     name = settings["name"] or f"{Path(settings['data']).stem}-{first.label}-folds-1"
-    while taken := _taken(runs, name, folds):
+    while taken := taken_place(runs, name, folds):
         if settings["name"] is not None:
             raise UserError(
                 "weft train", f"a name that is not taken is required, got {name!r}: {taken} exists. Give another name."
@@ -173,9 +179,10 @@ def _new(settings: Mapping[str, Any], folds: int, first: Job) -> Path:
     return folder
 
 
-def _taken(runs: Path, name: str, folds: int) -> Path | None:
+def taken_place(runs: Path, name: str, folds: int) -> Path | None:
+    """What has the name of a cross-validation, or of a run of its folds; None if the name is free."""
     places = [runs / FOLDER / name]
-    places += [runs / task / f"{name}-fold{k + 1}" for task in TASKS for k in range(folds)]
+    places += [runs / task / fold_name(name, k + 1) for task in TASKS for k in range(folds)]
     return next((place for place in places if place.exists()), None)
 
 
@@ -186,17 +193,19 @@ def _write(folder: Path, state: Mapping[str, Any]) -> None:
 # --- the trainings ------------------------------------------------------------------------------------------------------------
 
 
-def _trained(folder: Path, jobs: int, recorder: Recorder, cluster: ClusterPlan | None) -> Path:
+def _trained(folder: Path, jobs: int, recorder: Recorder, cluster: ClusterPlan | None, owner: str | None) -> Path:
     with one_writer(folder):
         state = read_folds(folder)
         if state["done"]:
             return folder
         recorder.begin(folder)
-        queue = (JobQueue if cluster is None else ClusterQueue)(folder.parent.parent, folder / ".jobs")
-        records = _submitted(queue, state)
+        place = None if owner is not None else folder / OWN_QUEUE
+        queue = (JobQueue if cluster is None else ClusterQueue)(folder.parent.parent, place)
+        records = joined_jobs(queue, folder, state, owner or "")
         folds = state["folds"]
         waiting = sum(record.state.state != DONE for record in records.values())
-        recorder.log(f"{state['name']}: {counted(folds, 'fold')}, {waiting} to train, {jobs} at the same time")
+        where = "in the queue" if owner is not None else f"{jobs} at the same time"
+        recorder.log(f"{state['name']}: {counted(folds, 'fold')}, {waiting} to train, {where}")
 
         def watch(record: JobRecord, what: str) -> None:
             fold, now = record.settings["fold"], record.state
@@ -211,7 +220,9 @@ def _trained(folder: Path, jobs: int, recorder: Recorder, cluster: ClusterPlan |
             recorder.show("progress", what="folds", done=done, total=folds)
 
         try:
-            if cluster is None:
+            if owner is not None:
+                follow_jobs(records, watch)
+            elif cluster is None:
                 Runner(queue, jobs, watch, threads=max(1, usable_cores() // jobs)).run()
             else:
                 ClusterRunner(queue, cluster, jobs, watch).run()
@@ -224,20 +235,6 @@ def _trained(folder: Path, jobs: int, recorder: Recorder, cluster: ClusterPlan |
         runs = [Path(str(records[k].state.run)) for k in range(1, folds + 1)]
         _finish(folder, state, runs, recorder)
     return folder
-
-
-def _submitted(queue: JobQueue, state: Mapping[str, Any]) -> dict[int, JobRecord]:
-    """The job of each fold. Jobs that were stopped or have failed wait again; missing ones are added."""
-    known = {int(job.settings["fold"].partition("/")[0]): job for job in queue.jobs()}
-    for job in known.values():
-        if job.state.state in (STOPPED, FAILED):
-            queue.resume(job)
-    for number in range(1, state["folds"] + 1):
-        if number not in known:
-            told = {"group": state["name"], **state["annotations"], "fold": f"{number}/{state['folds']}", "name": f"{state['name']}-fold{number}"}  # fmt: skip
-            # The name was free when this began: a folder of that name is what a killed process left.
-            known[number] = submit(queue, {**state["settings"], **told, "exist_ok": True})
-    return known
 
 
 def _check_done(folder: Path, records: Mapping[int, JobRecord]) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from .. import data, nn
 from ..errors import UserError
 from ..io import load, save
+from ..locks import one_writer
 from ..report.best_epoch import SELECTION_METRICS, ranking_key
 from ..saved.save import save as save_program
 from ..saved.trace import TensorSpec
@@ -58,7 +59,7 @@ def ensemble(names: Sequence[str], settings: Mapping[str, Any], listener: Listen
     """Make one run of several, given by name or folder; a cross-validation stands for the runs of its folds."""
     recorder = Recorder(listener)
     members = find_members(names, settings["runs"])
-    _check_method(members, settings)
+    check_method(members, settings)
     with on(settings["device"]):
         recorder.show("activity", text="looking for examples that no member was trained on")
         examples = unseen_examples(members)
@@ -67,14 +68,16 @@ def ensemble(names: Sequence[str], settings: Mapping[str, Any], listener: Listen
         work = _Ensemble(members, settings, examples, recorder)
         run = _new_run(members[0], settings)
         try:
-            work.write(run)
+            with one_writer(run.path):
+                work.write(run)
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
     return run.path
 
 
-def _check_method(members: Sequence[EnsembleMember], settings: Mapping[str, Any]) -> None:
+def check_method(members: Sequence[EnsembleMember], settings: Mapping[str, Any]) -> None:
+    """Reject a method that these members cannot be put together by."""
     if settings["method"] == "vote" and members[0].kind == "numbers":
         raise UserError("weft ensemble", "classes are required for method=vote, got numbers. Use method=average.")
     if settings["soup"] == "greedy" and settings["method"] != "weights":

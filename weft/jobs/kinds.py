@@ -20,6 +20,9 @@ PREDICT = "predict"
 COMPRESS = "compress"
 PROFILE = "profile"
 SWEEP = "sweep"
+FOLDS = "cross-validation"
+ENSEMBLE = "ensemble"
+GROUPS = (SWEEP, FOLDS)  # compute nothing themselves: they add trainings to the queue and wait for them
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -37,6 +40,8 @@ KINDS = {
     COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
     PROFILE: ("weft.jobs.profile_job", "profile_job"),
     SWEEP: ("weft.jobs.sweep", "sweep_job"),
+    FOLDS: ("weft.jobs.fold_jobs", "folds_job"),
+    ENSEMBLE: ("weft.jobs.ensemble_job", "ensemble_job"),
 }
 
 

@@ -1,7 +1,8 @@
-"""What a job needs of the machine, as recorded when it is submitted: GPUs with some memory, a CPU slot, or a task slot.
+"""What a job needs of the machine, as recorded when it is submitted: GPUs with some memory, a CPU slot, a task slot, or nothing.
 
 Trainings on the CPU take CPU slots. Every other kind of job (datasets, checks, exports, ...) takes a task slot unless its settings name a GPU, so
-that it never waits for trainings.
+that it never waits for trainings. Sweeps and cross-validations only wait for their trainings, for hours: they have slots of their own, and keep
+neither tasks nor those trainings from starting.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from ..errors import UserError
 from ..knobs import knobs
 from ..train.ranks import processes_of
-from .kinds import TRAIN
+from .kinds import GROUPS, TRAIN
 
-GPU, CPU, TASK = "gpu", "cpu", "task"
+GPU, CPU, TASK, GROUP = "gpu", "cpu", "task", "group"
 MOST_GPUS = 64
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}
 
@@ -25,7 +26,7 @@ PRIORITIES = {"low": -1, "normal": 0, "high": 1}
 class JobNeeds:
     """Where a job can run, and what is forecast of it."""
 
-    slot: str = CPU  # gpu, cpu or task
+    slot: str = CPU  # gpu, cpu, task or group
     gpus: int = 1  # GPUs at the same time, of slot gpu
     device: str | None = None  # the only GPU that will do, such as cuda:1; None is the next free one
     memory: int | None = None  # bytes on each GPU; unknown: the job has the GPU to itself
@@ -40,6 +41,8 @@ def needs_of(
     >>> needs_of(TRAIN, {"device": "cuda", "parallel": "data:4"}).gpus
     4
     """
+    if kind in GROUPS:
+        return JobNeeds(GROUP, seconds=seconds)
     gpus = max(gpus, processes_of(settings.get("parallel")))
     device = str(settings.get("device") or (knobs.device if kind == TRAIN else "cpu"))
     if device.startswith("cuda"):
@@ -81,6 +84,6 @@ def needs_from_json(found: Any) -> JobNeeds | None:
         isinstance(found[name], kind) and not isinstance(found[name], bool)
         and (not isinstance(found[name], int | float) or found[name] >= 0) for name, kind in types.items()
     )  # fmt: skip
-    if not whole or found["slot"] not in (GPU, CPU, TASK) or not 1 <= found["gpus"] <= MOST_GPUS:
+    if not whole or found["slot"] not in (GPU, CPU, TASK, GROUP) or not 1 <= found["gpus"] <= MOST_GPUS:
         return None
     return JobNeeds(**found)

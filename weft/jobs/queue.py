@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,16 @@ class JobQueue:
 
     def add(
         self, settings: Mapping[str, Any], kind: str = TRAIN, needs: JobNeeds | None = None, owner: str = "", priority: str = "normal",
+        is_part: bool = False,
     ) -> JobRecord:  # fmt: skip
         """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs.
 
-        A job that needs a device that there is not, and one beyond the quota of its owner, are refused.
+        A job that needs a device that there is not, and one beyond the quota of its owner, are refused. `is_part`: a training of a sweep or a
+        cross-validation, which was within the quota when it was added.
         """
         schedule, needs = JobSchedule(priority=priority_of(priority)), needs or needs_of(kind, settings)
         check_device(needs, self.gpus)
-        with self._within_quota(owner, needs.slot):
+        with nullcontext() if is_part else self._within_quota(owner, needs.slot):
             return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind, needs, owner, schedule)
 
     def gpus(self) -> list[str]:

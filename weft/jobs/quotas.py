@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..io.files import replace_file
-from .needs import CPU, GPU
+from .needs import CPU, GPU, GROUP
 
 FILE = "quotas.json"
 SLOT_NAMES = {GPU: "GPU", CPU: "CPU"}
@@ -26,8 +26,8 @@ class JobQuota:
     waiting_jobs: int | None = None
 
     def most(self, slot: str) -> int | None:
-        """How many jobs run at the same time on slots of a kind: gpu, cpu or task."""
-        return self.gpu_jobs if slot == GPU else self.cpu_jobs
+        """How many jobs run at the same time on slots of a kind: gpu, cpu or task. Of a group its trainings count, not the group."""
+        return {GPU: self.gpu_jobs, GROUP: None}.get(slot, self.cpu_jobs)
 
     def why_full(self, owner: str, slot: str) -> str:
         """Why no further job starts.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .needs import GPU, JobNeeds
+from .needs import GPU, GROUP, JobNeeds
 from .quotas import JobQuota
 from .slots import ComputeSlot
 
@@ -148,9 +148,9 @@ class _Machine:
 
     def _over_limit(self, job: QueuedJob) -> str:
         """Why the owner of a job may run no further one; nothing if they may."""
-        if not job.owner:
+        if not job.owner or job.needs.slot == GROUP:
             return ""
-        theirs = [one.job for one in self.active if one.job.owner == job.owner]
+        theirs = [one.job for one in self.active if one.job.owner == job.owner and one.job.needs.slot != GROUP]
         if self.per_owner is not None and len(theirs) >= self.per_owner:
             return f"{job.owner} runs {self.per_owner} jobs already, the most for one person"
         slot, quota = job.needs.slot, self.quotas.get(job.owner, JobQuota())

@@ -18,15 +18,15 @@ from .schema import validated
 
 
 def submit(
-    queue: JobQueue, given: Mapping[str, Any], owner: str = "", priority: str = "normal", gpus: int = 1
-) -> JobRecord:
-    """Check the settings of a training, forecast what it needs, and add it to the queue."""
+    queue: JobQueue, given: Mapping[str, Any], owner: str = "", priority: str = "normal", gpus: int = 1, is_part: bool = False
+) -> JobRecord:  # fmt: skip
+    """Check the settings of a training, forecast what it needs, and add it to the queue; `is_part` as in `JobQueue.add`."""
     settings = with_recipe("jobs", {**given, "runs": str(queue.root)})
     if settings["data"] is None:
         raise UserError("jobs", "a job requires data, got none. Give data=digits or another dataset.")
     check_settings("train", settings)
     _check_name(queue, settings["name"])
-    return queue.add(settings, TRAIN, forecast_needs(queue.folder, settings, gpus), owner, priority)
+    return queue.add(settings, TRAIN, forecast_needs(queue.folder, settings, gpus), owner, priority, is_part)
 
 
 def submit_compression(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> JobRecord:

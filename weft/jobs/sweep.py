@@ -20,6 +20,8 @@ from ..train.folder import check_run_name
 from .cluster_settings import ClusterPlan
 from .events import Listener
 from .kinds import SWEEP as SWEEP_JOB
+from .kinds import TRAIN
+from .needs import needs_of
 from .queue import JobQueue
 from .ray_cluster import ray_package
 from .record import JobRecord
@@ -87,11 +89,13 @@ def reopened_sweep(
     return found
 
 
-def continue_sweep(record: SweepRecord, listener: SweepListener | None = None, runner: bool = True) -> SweepResult:
-    """Run the trials that are left."""
+def continue_sweep(
+    record: SweepRecord, listener: SweepListener | None = None, runner: bool = True, owner: str = ""
+) -> SweepResult:
+    """Run the trials that are left, as jobs of `owner`."""
     with one_writer(record.folder):
         search = SweepSearch(record, SweepStudy(record), listener)
-        trials = QueuedTrials(record, runner)
+        trials = QueuedTrials(record, runner, owner)
         with trials.serving():
             search.run(trials)
         search.write(final=True)
@@ -107,12 +111,16 @@ def submit_sweep(queue: JobQueue, given: Mapping[str, Any], owner: str = "") -> 
     if storage is not None and without_password(storage) != storage:
         raise UserError("weft sweep", "a storage without a password is required, since jobs are kept on disk. Set PGPASSWORD instead.")  # fmt: skip
     own = {one: as_text(given[one]) for one in SWEEP if given.get(one) is not None}
+    if plan.cluster is None:
+        queue.check(needs_of(TRAIN, plan.fixed), owner)
     return queue.add({**plan.texts, **own, "name": name}, SWEEP_JOB, owner=owner)
 
 
 def sweep_job(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """The work of a job that is a sweep: the runner of the queue runs its trials too."""
-    sweep(settings, runner=False)
+    told = dict(settings)
+    owner = str(told.pop("owner", ""))
+    continue_sweep(opened_sweep(told), runner=False, owner=owner)
 
 
 def _check_place(known: SweepRecord, cluster: ClusterPlan | None) -> None:

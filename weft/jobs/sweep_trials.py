@@ -87,13 +87,13 @@ class TrialRunner(Protocol):
 
 
 class QueuedTrials:
-    """Trials as jobs of the queue of a folder of runs. With `runner`, this process runs the queue while no other one does.
+    """Trials as jobs of the queue of a folder of runs, those of `owner`. With `runner`, this process runs the queue while no other one does.
 
     Those of a cluster are in a queue in the folder of the sweep, which this process always runs.
     """
 
-    def __init__(self, record: SweepRecord, runner: bool = True) -> None:
-        self.record, self.is_runner = record, runner or record.plan.cluster is not None
+    def __init__(self, record: SweepRecord, runner: bool = True, owner: str = "") -> None:
+        self.record, self.owner, self.is_runner = record, owner, runner or record.plan.cluster is not None
         on_cluster = record.plan.cluster is not None
         self.queue = ClusterQueue(record.runs, record.folder / QUEUE) if on_cluster else JobQueue(record.runs)
         self._jobs: dict[int, JobRecord] = {}
@@ -140,7 +140,7 @@ class QueuedTrials:
         job = self._known.get(name)
         if job is None:
             own = {"name": name, "group": self.record.name, "exist_ok": True}  # nobody else's run has its name
-            job = submit(self.queue, {**self.record.plan.fixed, **values, **own})
+            job = submit(self.queue, {**self.record.plan.fixed, **values, **own}, self.owner, is_part=True)
         elif _goes_on(job):
             self.queue.resume(job)
         self._jobs[number], self._seen[number] = job, (0, {})

@@ -15,7 +15,7 @@ from ..locks import one_writer
 from ..signals import Terminated, terminable
 from .events import FILE, Event
 from .job_schedule import read_schedule
-from .kinds import work_of
+from .kinds import GROUPS, work_of
 from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -47,14 +47,19 @@ def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
 
 
 def _placed(record: JobRecord) -> dict[str, Any]:
-    """The settings with the GPU that the runner chose. Of several, this process and those that it starts see no others."""
+    """The settings with the GPU that the runner chose; of a group with its owner, who owns the trainings that it adds, too.
+
+    Of several GPUs, this process and those that it starts see no others.
+    """
     slots = read_schedule(record.folder).slots
+    owner = {"owner": str(record.submitted().get("owner") or "")} if record.kind in GROUPS else {}
+    settings = {**record.settings, **owner}
     if not slots or not slots[0].startswith("cuda:"):
-        return dict(record.settings)
+        return settings
     if len(slots) == 1:
-        return {**record.settings, "device": slots[0]}
+        return {**settings, "device": slots[0]}
     os.environ[VISIBLE] = visible_devices(slots, os.environ.get(VISIBLE))
-    return {**record.settings, "device": "cuda"}
+    return {**settings, "device": "cuda"}
 
 
 def visible_devices(slots: Sequence[str], setting: str | None) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..io.files import replace_file
+from ..io.zip_archive import check_method
 
 FILE, THUMBNAILS = "predictions.npz", "thumbnails.npz"
 MAX_VALUES = 1 << 24  # probabilities that are stored whole: 32 MiB
@@ -115,6 +116,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file. Damaged files, files with objects and those that unpack to more than MAX_BYTES are rejected."""
     try:
         with zipfile.ZipFile(path) as packed:
+            for part in packed.infolist():
+                check_method(part)
             if sum(part.file_size for part in packed.infolist()) > MAX_BYTES:
                 raise ValueError(f"it unpacks to more than {MAX_BYTES >> 20} MiB")
         with np.load(path, allow_pickle=False) as found:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..io.zip_archive import check_method
 from .confusion_matrix import check_counts
 from .gallery import as_images
 from .text_format import counted
@@ -167,6 +168,8 @@ def _matrix(path: Path) -> tuple[np.ndarray, list[str]]:
 
 def _image_samples(path: Path, classes: list[str]) -> ImageSamples:
     with zipfile.ZipFile(path) as packed:
+        for part in packed.infolist():
+            check_method(part)
         if sum(part.file_size for part in packed.infolist()) > MAX_FILE_BYTES:
             raise ValueError(f"it unpacks to more than {MAX_FILE_BYTES >> 20} MiB")
     with np.load(path, allow_pickle=False) as found:

@@ -84,6 +84,14 @@ class Client:
         """Add trainings to the queue: one for each value of a list, such as {"rate": "0.1,0.03"}."""
         return list(self.post("/jobs", {"settings": dict(settings)}))
 
+    def cross_validate(self, folds: int, **settings: Any) -> dict[str, Any]:
+        """Add a cross-validation to the queue, with the settings of weft train; its name and the number of its job."""
+        return dict(self.post("/folds", {"folds": folds, "settings": settings}))
+
+    def ensemble(self, runs: Sequence[str], **settings: Any) -> dict[str, Any]:
+        """Make one run of several: `method` is average, vote or weights; its name and the number of its job."""
+        return dict(self.post("/ensembles", {"runs": list(runs), **settings}))
+
     def pause(self, number: int) -> dict[str, Any]:
         """Stop a job with a checkpoint; it can be resumed."""
         return dict(self.post(f"/jobs/{number}/pause"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .forwarded import networks
+from .keys import FOLDER
 from .paths import AllowedPaths
 
 
@@ -54,8 +55,9 @@ class StudioConfig:
         return (self.datasets or self.runs.absolute().parent / "datasets").absolute()
 
     def allowed_paths(self) -> AllowedPaths:
-        """The paths that people may use: below the roots, the runs and the datasets."""
-        return AllowedPaths([*(self.roots or (Path.cwd(),)), self.runs, self.dataset_folder])
+        """The paths that people may use: below the roots, the runs and the datasets; keys and accounts are not among them."""
+        secrets = [self.runs / FOLDER, *(one for one in (self.tls_key, self.tls_cert) if one is not None)]
+        return AllowedPaths([*(self.roots or (Path.cwd(),)), self.runs, self.dataset_folder], secrets)
 
     @property
     def address(self) -> str:

@@ -15,8 +15,9 @@ LONGEST = 4096  # bytes of a path
 class AllowedPaths:
     """The folders that the studio may read for its users, and the paths inside them."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        self.roots = tuple(root.expanduser().absolute().resolve() for root in roots)
+    def __init__(self, roots: Sequence[Path], secrets: Sequence[Path] = ()) -> None:
+        """`secrets` are files and folders that nobody reads through the studio, wherever they are: who could would be its administrator."""
+        self.roots, self.secrets = (tuple(one.expanduser().absolute().resolve() for one in given) for given in (roots, secrets))  # fmt: skip
 
     def path(self, given: str, what: str = "path") -> Path:
         """An existing path inside an allowed folder, without links."""
@@ -40,7 +41,8 @@ class AllowedPaths:
 
     def allows(self, found: Path) -> bool:
         """Whether a path without links is inside an allowed folder."""
-        return any(found.is_relative_to(root) for root in self.roots)
+        inside = any(found.is_relative_to(root) for root in self.roots)
+        return inside and not any(found.is_relative_to(secret) for secret in self.secrets)
 
     def complete(self, typed: str, folders_only: bool = False) -> list[str]:
         """Paths that begin with what was typed, folders with a slash at the end. Hidden ones are shown when their dot is typed."""
@@ -52,7 +54,9 @@ class AllowedPaths:
         folder, slash, begun = full.rpartition("/")
         starts = ["/"] if full.startswith("/") else self.roots
         places = [Path(os.path.realpath(Path(start) / (folder or "."))) for start in starts]
-        names = {name for place in places if self.allows(place) for name in _begun(place, begun, folders_only)}
+        names = {
+            name for place in places if self.allows(place) for name in _begun(place, begun, folders_only) if self.allows(place / name)
+        }  # fmt: skip
         above = [f"{root}/" for root in self.roots if full.startswith("/") and str(root).startswith(full)]
         return above + [f"{folder}{slash}{name}" for name in sorted(names)[:MOST]]
 

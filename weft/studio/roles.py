@@ -26,6 +26,8 @@ class AccessRule:
         return re.fullmatch(self.path, path) is not None
 
 
+# Pages of forms, of no use to those who may not send them. Browsers of viewers hide the links to them by this pattern.
+MEMBER_PAGES = r"/train|/classify|/use|/[a-z]+/new|/networks/(design|import)(/.*)?"
 # The first rule that fits holds.
 RULES = (
     AccessRule(r"/(login|setup)|/api/v1/(login|setup)|/assets/.*|/favicon\.ico", PUBLIC, PUBLIC),
@@ -35,10 +37,11 @@ RULES = (
     AccessRule(r"/_nicegui_ws/.*", "viewer", "viewer"),
     AccessRule(r"/_nicegui/.*", "viewer", "member"),
     AccessRule(r"/api/2\.0/mlflow/(.*/)?search", "viewer", "viewer"),  # MLflow's clients search by POST
+    # What reads files of the server by their path, for the forms of members.
+    AccessRule(r"/api/v1/(paths|datasets/(scan|preview)|predictions/file\.jpg)", "member", "member"),
     AccessRule(r"/api/.*", "viewer", "member"),
     AccessRule(r"/docs(/.*)?|/openapi\.json", "viewer", "member"),
-    # Pages of forms, of no use to those who may not send them.
-    AccessRule(r"/train|/classify|/use|/[a-z]+/new|/networks/(design|import)(/.*)?", "member", "member"),
+    AccessRule(MEMBER_PAGES, "member", "member"),
     AccessRule(
         r"/|/classify/batches/.*|/(runs|networks|datasets|compare|queue|sweeps?|folds)(/.*)?", "viewer", "member"
     ),

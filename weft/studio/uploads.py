@@ -22,6 +22,7 @@ from starlette.types import Message
 
 from ..data.open import is_image_source
 from ..errors import UserError
+from ..io.zip_archive import check_method
 
 CHUNK = 1 << 20
 MOST_FILES = 1_000_000  # in an archive
@@ -78,6 +79,7 @@ def _check_members(members: list[zipfile.ZipInfo], packed: int, largest: int) ->
             f"the zip file holds {total:,} bytes in {packed:,}, more than {LARGEST_RATIO} times its size: it is refused.",
         )
     for one in members:
+        check_method(one)
         place = PurePosixPath(one.filename.replace("\\", "/"))
         if place.is_absolute() or ".." in place.parts or ":" in place.parts[0] or "\0" in one.filename:
             raise UserError(

@@ -10,6 +10,7 @@ from . import (
     designs,
     doctor,
     embedding,
+    ensembles,
     events,
     explain,
     folds,
@@ -29,7 +30,7 @@ from . import (
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, compare, predictions, classify, text, events, uploads, doctor,
+    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, ensembles, compare, predictions, classify, text, events, uploads, doctor,
     datasets, designs,
     search, account, admin,
 )  # fmt: skip

@@ -7,16 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, Response
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...data.images import Unreadable, read_image
+from ...data.images import Unreadable
 from ...errors import UserError
 from ...jobs.prediction_results import RESULTS, TABLE, StoredPrediction, best_per_class
 from ...jobs.predictions import PredictionRequest, new_folder, submit_predictions
+from ..decoding import shared_decoder
 from ..library.batches import PredictionBatch, rows_of, selected
 from ..library.loaded import weights_file
 from ..library.usable import UsableNetwork, usable_network
@@ -26,6 +28,7 @@ from .submission import submitter
 
 SIDE, LARGE = 160, 640  # pixels of a thumbnail, and of one image
 MOST = 1000  # rows in an answer
+LARGEST = 64 << 20  # bytes of an image file that is shown
 
 
 class NewPredictions(BaseModel):
@@ -212,13 +215,17 @@ def router(studio: Studio) -> APIRouter:
 
 
 def _thumbnail(studio: Studio, path: str, side: int = SIDE) -> bytes:
+    """A JPEG of an image file that somebody has sent, or named."""
     try:
-        image = read_image(str(studio.paths.path(path, "file")), "rgb")
-    except (Unreadable, UserError) as error:
-        raise HTTPException(404, f"the image cannot be shown: {error}") from None
-    if max(image.size) > side:
-        image.thumbnail((side, side))
-    elif max(image.size) < side // 2:  # small images are shown pixel by pixel
+        file = studio.paths.path(path, "file")
+        if file.stat().st_size > LARGEST:
+            raise Unreadable(f"is larger than {LARGEST >> 20} MiB")
+        pixels = shared_decoder().scaled(file.read_bytes(), side)
+    except (Unreadable, UserError, OSError) as error:
+        reason = error.message if isinstance(error, UserError) else error
+        raise HTTPException(404, f"the image cannot be shown: {reason}") from None
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    if max(image.size) < side // 2:  # small images are shown pixel by pixel
         factor = side // max(image.size)
         image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     content = io.BytesIO()

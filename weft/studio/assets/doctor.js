@@ -36,6 +36,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
     if (!/^[a-z]$/i.test(event.key)) return;
-    document.querySelector(`[data-key="${event.key.toLowerCase()}"]:not(:disabled)`)?.click();
+    const button = document.querySelector(`[data-key="${event.key.toLowerCase()}"]:not(:disabled)`);
+    if (button?.checkVisibility()) button.click();
   });
 })();

@@ -5,10 +5,10 @@
     ["Home", "/", "Page"], ["Datasets", "/datasets", "Page"], ["Networks", "/networks", "Page"], ["Runs", "/runs", "Page"],
     ["Compare", "/compare", "Page"], ["Classify", "/classify", "Page"], ["Queue", "/queue", "Page"],
     ["Train", "/train", "Start"], ["New dataset", "/datasets/new", "Start"], ["Design a network", "/networks/new", "Start"],
-  ].map(([title, path, kind]) => ({ title, path, kind }));
+  ].map(([title, path, kind]) => ({ title, path, kind })).filter(({ path }) => !window.studio.isDenied(base + path));
   COMMANDS.push({ title: "Light or dark", kind: "Change", run: () => window.studio.toggleTheme() });
   const KEYS = [
-    ["Ctrl K", "Find a page, run, network or dataset"], ["G then H, D, N, R, C, Q", "Go to a page"], ["T", "Train"], ["/", "Search in the table"],
+    ["Ctrl K", "Find a page, run, network or dataset"], ["G then H, D, N, R, C, Q", "Go to a page"], ...(window.studio.isDenied(`${base}/train`) ? [] : [["T", "Train"]]), ["/", "Search in the table"],
     ["L", "Logarithmic scale"], ["S", "Smoothing"], ["?", "These keys"], ["Esc", "Close"],
   ];
 

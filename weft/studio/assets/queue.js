@@ -2,7 +2,7 @@
 (() => {
   const { request, toast } = window.studio;
   const send = (path, body) => request("POST", path, body).catch((error) => toast(error.message, true));
-  const rowOf = (event) => event.target.closest?.("[data-reorder] > tr");
+  const rowOf = (event) => event.target.closest?.("[data-reorder] > tr[data-movable]");
   let dragged = null;
 
   const clear = () => document.querySelectorAll("tr.above, tr.below").forEach((row) => row.classList.remove("above", "below"));

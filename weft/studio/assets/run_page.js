@@ -35,12 +35,13 @@
       place.hidden = false;
     }
   };
-  // Fields named settings.rate become {settings: {rate: ...}}; empty fields are left out.
+  // Fields named settings.rate become {settings: {rate: ...}}, those with data-list a list of what commas separate; empty fields are left out.
   const bodyOf = (form) => {
     const body = {};
     for (const [name, text] of new FormData(form)) {
       if (text === "") continue;
-      const value = form.elements[name].type === "number" ? Number(text) : text, [first, second] = name.split(".");
+      const field = form.elements[name], [first, second] = name.split(".");
+      const value = field.type === "number" ? Number(text) : "list" in field.dataset ? text.split(",") : text;
       if (second) (body[first] ??= {})[second] = value;
       else body[first] = value;
     }
@@ -64,6 +65,7 @@
   const show = (place, known) => {
     if (!Array.isArray(known.tags)) return;
     const tags = known.tags.map((tag) => {
+      if (!window.studio.mayChange) return element("span", { className: "tag" }, tag);
       const away = element("button", { className: "away", textContent: "×", ariaLabel: `Remove the tag ${tag}`, onclick: () => annotate(place, { remove_tags: [tag] }) });
       return element("span", { className: "tag" }, tag, away);
     });
@@ -83,7 +85,8 @@
       field.focus();
     };
     const star = element("button", { className: "tag add", textContent: known.starred ? "★" : "☆", ariaLabel: known.starred ? "Remove the star" : "Mark with a star", onclick: () => annotate(place, { starred: !known.starred }) });
-    place.replaceChildren(star, ...tags, add);
+    if (window.studio.mayChange) place.replaceChildren(star, ...tags, add);
+    else place.replaceChildren(...(known.starred ? [element("span", { className: "tag", textContent: "★", title: "Starred" })] : []), ...tags);
     const notes = document.querySelector("[data-notes]");
     if (notes && document.activeElement !== notes) {
       notes.value = known.notes;

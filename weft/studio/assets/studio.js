@@ -1,6 +1,6 @@
 // What every page needs: requests to the API from buttons, the theme, toasts and keys.
 (() => {
-  const base = document.currentScript.dataset.base;
+  const { base, denied } = document.currentScript.dataset;
   const root = document.documentElement;
 
   // --- theme: chosen here, else the system's -------------------------------------------------------------------------------
@@ -99,6 +99,16 @@
     if (event.target.closest("[data-theme-toggle]")) toggleTheme();
   });
 
+  // --- viewers: links to pages that the server denies them are not shown (pictures stay, without their link), nor can jobs be moved -------
+  const isDenied = denied ? ((pattern) => (path) => pattern.test(path.slice(base.length)))(new RegExp(`^(${denied})$`)) : () => false;
+  if (denied)
+    new MutationObserver(() => {
+      for (const link of document.querySelectorAll("a[href]:not([hidden])"))
+        if (link.origin === location.origin && isDenied(link.pathname)) link.querySelector("img") ? link.removeAttribute("href") : (link.hidden = true);
+      for (const row of document.querySelectorAll("[data-movable]")) row.removeAttribute("data-movable"), row.removeAttribute("draggable");
+      for (const field of document.querySelectorAll("[data-priority]:enabled, [data-notes]:enabled")) field.disabled = true;
+    }).observe(root, { childList: true, subtree: true, attributes: true, attributeFilter: ["href", "hidden", "draggable", "disabled"] });
+
   // --- keys: G and a letter go to a page, T trains, / searches -----------------------------------------------------------------
   const PAGES = { h: "/", d: "/datasets", n: "/networks", r: "/runs", c: "/compare", q: "/queue" };
   let afterG = false;
@@ -106,10 +116,10 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable]")) return;
     const key = event.key.toLowerCase();
     if (afterG && PAGES[key]) location.assign(base + PAGES[key]);
-    else if (key === "t") location.assign(`${base}/train`);
+    else if (key === "t" && !isDenied(`${base}/train`)) location.assign(`${base}/train`);
     else if (key === "/") (document.querySelector("[data-search]")?.focus(), event.preventDefault());
     afterG = key === "g" && !afterG;
   });
 
-  window.studio = { base, request, follow, toast, confirmed, toggleTheme };
+  window.studio = { base, isDenied, mayChange: !denied, request, follow, toast, confirmed, toggleTheme };
 })();

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...errors import UserError
 from ...jobs.embedding import EXAMPLES, FILE, EmbeddingMap, read_embedding
 from ...jobs.kinds import EMBEDDING
 from ...jobs.queue import JobQueue
 from ...jobs.record import JobRecord
+from .run_network import why_without_layers
 from .runs import RunRow
 
 KEPT = 4
@@ -61,6 +63,8 @@ def _device(queue: JobQueue, row: RunRow) -> str:
 
 def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Add the job that makes the map of a run, unless one waits or runs."""
+    if why := why_without_layers(row.folder):
+        raise UserError("studio", why)
     known = embedding_job(queue, row)
     if known is not None and not known.state.has_ended:
         return known

@@ -83,7 +83,7 @@ class Feed:
         datasets = () if self.datasets is None else self.datasets.refresh()
         self.snapshot = Snapshot(
             self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, datasets, seen, self.queue.runner() is not None,
-            at_all_runs, self._sweeps.refresh(seen.jobs), self._folds.refresh(),
+            at_all_runs, self._sweeps.refresh(seen.jobs), self._folds.refresh(seen.jobs),
         )  # fmt: skip
         return self.snapshot
 

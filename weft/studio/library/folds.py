@@ -1,7 +1,8 @@
-"""The cross-validations of a folder of runs: the runs of their folds, and mean and deviation of each metric over them."""
+"""The cross-validations of a folder of runs, whoever started them: the runs of their folds, mean and deviation of each metric, and their jobs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,19 +10,24 @@ from typing import Any
 
 from ...errors import WeftError
 from ...jobs.cross_validation import FOLDER, STATE, read_folds
+from ...jobs.definitions import network_label
+from ...jobs.fold_queue import fold_name
 from ...jobs.fold_results import TABLE
-from ...jobs.record import RUNNING, STOPPED
+from ...jobs.kinds import FOLDS
+from ...jobs.queue_view import JobView
+from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED
 from ...locks import lock_holder
+from .activity import RECENT
 from .changes import stamp
 from .runs import FINISHED, RunRow
 
 
 @dataclass(frozen=True)
 class FoldsSnapshot:
-    """A cross-validation at one time."""
+    """A cross-validation at one time. One that has not begun yet has a job and no examples."""
 
     name: str
-    status: str  # running, stopped, finished
+    status: str  # waiting, running, paused, stopped, failed, finished
     folder: Path
     folds: int
     model: str
@@ -32,6 +38,8 @@ class FoldsSnapshot:
         default_factory=dict
     )  # values, mean and std, when all folds are done
     created: float = 0.0
+    job: int | None = None
+    why: str = ""  # it failed
 
     @property
     def table(self) -> Path | None:
@@ -51,12 +59,15 @@ class FoldsIndex:
         self.folder = runs / FOLDER
         self._known: dict[Path, tuple[object, dict[str, Any] | None]] = {}
 
-    def refresh(self) -> tuple[FoldsSnapshot, ...]:
+    def refresh(self, jobs: Sequence[JobView] = ()) -> tuple[FoldsSnapshot, ...]:
         """All cross-validations, the newest first."""
-        found = [self._view(path.parent) for path in self.folder.glob(f"*/{STATE}")]
+        last = {str(one.settings.get("name")): one for one in jobs if one.kind == FOLDS}
+        folders = [path.parent for path in self.folder.glob(f"*/{STATE}")]
+        found = [self._view(one, last.pop(one.name, None)) for one in folders]
+        found += [self._pending(name, job) for name, job in last.items()]
         return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.created))
 
-    def _view(self, folder: Path) -> FoldsSnapshot | None:
+    def _view(self, folder: Path, job: JobView | None) -> FoldsSnapshot | None:
         seen = stamp(folder / STATE)
         known = self._known.get(folder)
         if known is None or known[0] != seen:
@@ -64,14 +75,38 @@ class FoldsIndex:
         state = known[1]
         if state is None:
             return None
-        status = FINISHED if state["done"] else RUNNING if lock_holder(folder) is not None else STOPPED
-        runs = tuple(f"{state['task']}/{state['name']}-fold{k}" for k in range(1, state["folds"] + 1))
+        is_held = not state["done"] and lock_holder(folder) is not None
+        status = FINISHED if state["done"] else RUNNING if is_held else STOPPED if job is None else _status(job)
+        runs = tuple(f"{state['task']}/{fold_name(state['name'], k)}" for k in range(1, state["folds"] + 1))
         data = Path(str(state["settings"].get("data") or "")).name
         created = (seen[0] or (0, 0))[0] / 1e9
         return FoldsSnapshot(
             folder.name, status, folder, state["folds"], str(state.get("model") or ""), data, int(state.get("examples") or 0), runs,
             dict(sorted((state.get("metrics") or {}).items(), key=lambda one: "loss" in one[0])), created,
+            None if job is None else job.number, job.state.why if job is not None and status == FAILED else "",
         )  # fmt: skip
+
+    def _pending(self, name: str, job: JobView) -> FoldsSnapshot | None:
+        """A job that has no folder: it waits, it prepares its data, or it failed before it had one."""
+        now, told = job.state, job.settings
+        if now.state == DONE or (now.state == STOPPED and now.why != PAUSED):
+            return None
+        if now.state == FAILED and time.time() - now.time > RECENT:
+            return None
+        status = _status(job)
+        data, model = Path(str(told.get("data") or "")).name, network_label(str(told.get("model") or ""))
+        return FoldsSnapshot(
+            name, status, self.folder / name, int(told.get("folds") or 0), model, data, 0, (), {}, now.time, job.number,
+            now.why if status == FAILED else "",
+        )  # fmt: skip
+
+
+def _status(job: JobView) -> str:
+    """That of a cross-validation which nobody trains, by its last job."""
+    now = job.state
+    if now.state == STOPPED:
+        return PAUSED if now.why == PAUSED else STOPPED
+    return STOPPED if now.state == DONE else now.state
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

@@ -93,6 +93,11 @@ class RunRow:
         """When the last epoch ended."""
         return None if self.seconds is None else self.started + self.seconds
 
+    @property
+    def made_by(self) -> str:
+        """What made its network from others: a compression or an ensemble; nothing if it was trained."""
+        return next((name for name in ("compression", "ensemble") if isinstance(self.summary.get(name), dict)), "")
+
     def value_at(self, metric: str | None, index: int | None) -> float | None:
         column = self.metrics.get(metric or "", ())
         return column[index] if index is not None and index < len(column) else None

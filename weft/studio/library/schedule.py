@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...jobs.needs import CPU, GPU
+from ...jobs.needs import CPU, GPU, GROUP
 from ...jobs.queue import JobQueue
 from ...jobs.queue_order import QueueOrder
 from ...jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
@@ -129,6 +129,7 @@ def plan_lanes(snapshot: QueueSnapshot, now: float, hours: int, uses: dict[str, 
     return [
         _lane(slot, snapshot.plan.placements, start, hours * HOUR, (uses or {}).get(slot.name, ""))
         for slot in snapshot.offered.slots
+        if slot.kind != GROUP  # sweeps and cross-validations, whose trainings are on the others
     ]
 
 
@@ -200,7 +201,7 @@ def needs_text(one: JobView) -> str:
     """What a job needs of the machine, in a few words."""
     needs = one.needs
     if needs.slot != GPU:
-        return "a CPU slot" if needs.slot == CPU else "a task slot"
+        return {CPU: "a CPU slot", GROUP: "nothing itself"}.get(needs.slot, "a task slot")
     what = needs.device.replace("cuda:", "GPU ") if needs.device else f"{needs.gpus} GPU{'s' if needs.gpus > 1 else ''}"
     memory = "all memory" if needs.memory is None else _bytes(needs.memory)
     return f"{what}, {memory}{' each' if needs.gpus > 1 else ''}"

@@ -122,6 +122,7 @@ class FormCheck:
         tuple[str, list[tuple[float, float]]], ...
     ] = ()  # the learning rate over epochs, of trainings where it differs
     sweep: SweepPlan | None = None  # if it is one
+    folds: int = 0  # of a cross-validation
 
 
 def filled(given: Mapping[str, str]) -> dict[str, str]:

@@ -39,6 +39,8 @@ def add(studio: Studio) -> None:
             _chips(studio, rows)
             if not rows:
                 return
+            if len(rows) > 1:
+                ui.html(render("ensemble_dialog.html"), sanitize=False)
             CompareCharts(studio, rows)
             ResultsTable(studio, rows)
             if len(rows) > 1:

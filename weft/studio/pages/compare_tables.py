@@ -45,8 +45,9 @@ class ResultsTable:
         at = str(self.epoch) if self.at == "epoch" else self.at
         metrics = [name for name in metrics_of(rows) if name not in ("rate", "examples_per_second")][:MOST_METRICS]
         values = {row.id: {metric: value_at(row, metric, at) for metric in metrics} for row in rows}
+        packed = {row.id: row.summary["compression"]["bytes"] for row in rows if row.made_by == "compression" and row.summary["compression"].get("bytes")}  # fmt: skip
         return render(
-            "compare_results.html", rows=rows, metrics=metrics, values=values, best={metric: best_runs(rows, metric, at) for metric in metrics},
+            "compare_results.html", packed=packed, rows=rows, metrics=metrics, values=values, best={metric: best_runs(rows, metric, at) for metric in metrics},
             at=self.at, epoch=self.epoch, colours=self.colours, base=self.studio.config.prefix, ids=",".join(self.colours),
         )  # fmt: skip
 
@@ -72,5 +73,5 @@ class SettingsTable:
             names = dict.fromkeys(name for row in rows for name in row.settings if name not in known)
             lines += [(name, [as_text(rows[0].settings.get(name)), *[None] * (len(rows) - 1)]) for name in names]
         return render(
-            "compare_settings.html", runs=self.runs, lines=lines, count=len(found), total=total, only=self.only_differences
+            "compare_settings.html", runs=self.runs, lines=lines, count=len(found), total=total, only=self.only_differences, made=[row for row in rows if row.made_by]
         )  # fmt: skip

@@ -13,6 +13,7 @@ from nicegui import ui
 
 from ...data.catalogue import is_available, known_names
 from ...data.resize import WAYS
+from ..access import current_user
 from ..library.dataset_images import OpenedDataset, failures
 from ..library.feed import Snapshot
 from ..ui.context import Studio
@@ -56,7 +57,8 @@ def add(studio: Studio) -> None:
         view = None
         if row is None or (found is not None and not found.problem):
             opened = await asyncio.to_thread(_opened, studio, name, version)
-            view = DatasetView(studio, name, opened, row, found, wanted)
+            may_change = current_user(ui.context.client.request).may("member")
+            view = DatasetView(studio, name, opened, row, found, wanted, may_change)
         header = (f"dataset header {name} {version}", lambda snapshot: _header(studio, name, version))
         with frame(studio, name, "datasets", live_header=header):
             if row is not None:
@@ -111,7 +113,7 @@ def _jobs(studio: Studio, snapshot: Snapshot, name: str) -> str:
 async def _content(view: DatasetView, tab: str) -> None:
     with ui.element("section").classes("card").props('aria-label="Facts"'):
         fragment("dataset_facts.html", **_facts(view))
-    tabs = [one for one in TABS if one.is_shown(view) or one.key == tab]
+    tabs = [one for one in TABS if one.is_shown(view) or (one.key == tab and view.may_change)]
     shown = [
         (one.key, one.title, None if (n := one.count(view)) is None else f"{n:,}", one.page(view) if one.page else "")
         for one in tabs
@@ -205,18 +207,14 @@ def _image_count(view: DatasetView) -> int:
     return sum(map(len, view.opened.parts.values()))
 
 
-def _is_editable(view: DatasetView) -> bool:
-    return bool(view.following)
-
-
 # Tabs in their order; other pages may add theirs.
 TABS = [
     DatasetTab("overview", "Overview", overview),
     DatasetTab("images", "Images", _images, _image_count),
     DatasetTab("doctor", "Data doctor", _nothing, _warnings, has_doctor, doctor_address),
     DatasetTab("versions", "Versions", _versions_tab, lambda view: len(view.row.versions) if view.row else None, lambda view: view.row is not None),
-    DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), lambda view: bool(view.following and view.opened.classes)),
+    DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), lambda view: view.is_editable and bool(view.opened.classes)),
     DatasetTab("runs", "Runs", _runs, lambda view: len(view.runs())),
     DatasetTab("failed", "Left out", _failed, lambda view: view.version.left_out if view.version else None, lambda view: view.version is not None),
-    DatasetTab("add", "Add images", _add, is_shown=_is_editable),
+    DatasetTab("add", "Add images", _add, is_shown=lambda view: view.is_editable),
 ]  # fmt: skip

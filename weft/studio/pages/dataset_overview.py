@@ -106,7 +106,7 @@ def _curves(histogram: np.ndarray) -> list[str]:
 
 def explorer(view: DatasetView, page: int = 54) -> None:
     Explorer(
-        view.studio, view.opened, view.name, view.version_name, view.digest, page=page, following=view.following,
+        view.studio, view.opened, view.name, view.version_name, view.digest, page=page, following=view.following if view.may_change else "",
         of_class=view.of_class if view.of_class in view.opened.classes else "",
     )  # fmt: skip
 

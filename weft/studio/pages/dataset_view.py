@@ -22,6 +22,7 @@ class DatasetView:
     row: DatasetRow | None = None  # none for a known dataset
     version: VersionRow | None = None
     of_class: str = ""
+    may_change: bool = True  # whether who looks may make new versions
 
     @property
     def version_name(self) -> str:
@@ -41,6 +42,10 @@ class DatasetView:
     def following(self) -> str:
         """The name of the next version; empty where none can be made."""
         return next_version(self.row, self.version)
+
+    @property
+    def is_editable(self) -> bool:
+        return self.may_change and bool(self.following)
 
     @property
     def data(self) -> str:

@@ -43,6 +43,7 @@ def add(studio: Studio) -> None:
         with frame(studio, name, "runs", live_header=header):
             run_assets(base)
             sweep_assets(base)
+            ui.html(render("ensemble_dialog.html"), sanitize=False)
             FoldsParts(studio, name)
 
 

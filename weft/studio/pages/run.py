@@ -24,6 +24,7 @@ from .run_charts import overview
 from .run_checkpoints import checkpoint_count, checkpoints_tab
 from .run_compress import compress_tab
 from .run_embedding import embedding
+from .run_ensemble import is_ensemble
 from .run_evaluation import evaluation
 from .run_files import files, settings_tab
 from .run_layers import layers
@@ -31,7 +32,7 @@ from .run_log import history, log
 from .run_predictions import predictions
 from .run_profile import run_profile
 from .run_resources import resources
-from .run_tiles import metric_tiles
+from .run_tiles import made_text, metric_tiles
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _header(studio: Studio, snapshot: Snapshot, run: str, tab: str = "") -> str:
         return render("page_header.html", title=run, base=studio.config.prefix)
     compressing = any(one.status == "running" and one.run != run for one in studio.compressions.of(row, snapshot))
     return render(
-        "run_header.html", row=row, compressing=compressing, compressed=is_compression(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
+        "run_header.html", row=row, compressing=compressing, is_made=is_compression(row.folder) or is_ensemble(row.folder), state=active.state if active else row.status, can_pause=active is not None and active.job is not None,
         has_report=(row.folder / "report.html").exists(), has_weights=(row.folder / "weights" / "best.safetensors").exists(),
         group=_group(snapshot, row), base=studio.config.prefix, measure=profile_button(studio, profiled_run(row)) if tab == "profile" else None,
     )  # fmt: skip
@@ -126,7 +127,7 @@ def _progress(studio: Studio, snapshot: Snapshot, run: str) -> str:
     share = progress.share if progress else min(1.0, row.epochs / row.planned) if row.planned else 0.0
     return render(
         "run_progress.html", row=row, progress=progress, share=share, now=time.time(), metrics=metric_tiles(row, run_before(studio, row)),
-        device=str(row.settings.get("device") or "cpu"), doing=active.doing if active else "",
+        device=str(row.settings.get("device") or "cpu"), doing=active.doing if active else "", made=made_text(row) if row.made_by and not active else "",
     )  # fmt: skip
 
 

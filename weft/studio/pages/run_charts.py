@@ -22,6 +22,7 @@ from ..ui.fragment import Fragment
 from ..ui.later import add_later
 from ..ui.rendering import render
 from .run_confusion import confusion_cards
+from .run_ensemble import ensemble_card
 from .run_predictions import watched_card
 from .run_ranks import RankCard
 
@@ -38,8 +39,10 @@ async def overview(studio: Studio, row: RunRow) -> None:
     events = events_of(row.folder)
     if not events.is_longer_than(READ_FIRST):
         await asyncio.to_thread(events.read)  # a long file is read after the page is sent
+    ensemble_card(studio, row)
     RankCard(studio, row, events)
-    RunCharts(studio, row, events)
+    if row.made_by != "ensemble":  # nothing was trained
+        RunCharts(studio, row, events)
     add_later(lambda: confusion_cards(studio, row))
     add_later(lambda: watched_card(studio, row))
 

@@ -46,7 +46,7 @@ class CompressTab:
                 .classes("card cchart")
                 .props('aria-label="Size against accuracy"')
             )
-            with ui.element("section").classes("card cform").props('aria-label="Settings"'):
+            with ui.element("section").classes("card cform for-members").props('aria-label="Settings"'):
                 self._form()
         self.layers = Fragment(self._layers(), "div", on)
         self.points = Fragment(self._points(), "div", on)

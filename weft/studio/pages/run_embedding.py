@@ -9,14 +9,20 @@ from nicegui import ui
 from ...jobs.embedding import FILE
 from ...jobs.events import latest
 from ..library.feed import Snapshot
+from ..library.run_network import why_without_layers
 from ..library.runs import RunRow
 from ..ui.context import Studio
+from ..ui.fragment import fragment
 from ..ui.rendering import render
 
 
 def embedding(studio: Studio, row: RunRow) -> None:
     """Add the tab to the page."""
-    base = studio.config.prefix
+    base, why = studio.config.prefix, why_without_layers(row.folder)
+    if why:
+        with ui.element("section").classes("card sect"):
+            fragment("nothing_yet.html", text=why)
+        return
     ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/layers.css">')
     ui.add_head_html(f'<script src="{base}/assets/embedding.js" defer></script>')
     studio.live.add(f"embedding {row.id}", lambda snapshot: _html(studio, snapshot, row))

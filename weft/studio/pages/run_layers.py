@@ -12,9 +12,9 @@ from nicegui import background_tasks, ui
 
 from ...errors import UserError, WeftError
 from ...interpret import LayerSurvey
-from ...jobs.job import REWRITTEN
 from ..library.explained import ExplainedNetwork
 from ..library.layer_facts import LayerRow, shape_text
+from ..library.run_network import why_without_layers
 from ..library.runs import RunRow
 from ..library.tiles import grid_of, has_colours, tiles_of
 from ..ui.context import Studio
@@ -63,10 +63,8 @@ class LayersView:
         """Load the network and show it; then look at more images to tell which channels are dead."""
         self.sample = None
         try:
-            if (self.row.folder / REWRITTEN).exists():
-                raise UserError(
-                    "studio", f"A compression has changed the layers of {self.row.name}, and keeps its network as one program. The tab Compress shows its layers."
-                )  # fmt: skip
+            if why := why_without_layers(self.row.folder):
+                raise UserError("studio", why)
             self.network = await asyncio.to_thread(
                 self.studio.explained.get, self.studio.networks, self.row.folder, self.checkpoint
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..library.runs import RunRow
-from ..ui.formats import is_share, metric_name, metric_value, three_figures
+from ..ui.formats import is_share, metric_name, metric_value, size, three_figures
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class MetricTile:
 
 def metric_tiles(row: RunRow, before: RunRow | None) -> list[MetricTile]:
     """Up to five numbers: what the best epoch is chosen by first, and how it compares with the run before on the same data."""
+    if row.made_by:
+        return _compression_tiles(row) if row.made_by == "compression" else _ensemble_tiles(row)
     names = [row.best_metric, "validation_loss", "train_loss", "train_accuracy"]
     found = [_tile(row, name) for name in dict.fromkeys(names) if name and row.last(name) is not None]
     versus = _versus(row, before)
@@ -40,6 +42,54 @@ def _tile(row: RunRow, name: str) -> MetricTile:
             context = f"best {metric_value(name, row.best)} at epoch {row.best_epoch}"
     title = metric_name(name)
     return MetricTile(title[:1].upper() + title[1:], number, unit, context if is_share(name) or "loss" in name else "")
+
+
+def made_text(row: RunRow) -> str:
+    """What a run that was not trained is."""
+    if row.made_by == "ensemble":
+        members = row.summary["ensemble"].get("members") or []
+        return f"Ensemble of {len(members)} runs"
+    return f"Compressed; {row.epochs} epochs of retraining" if row.epochs else "Compressed"
+
+
+def _compression_tiles(row: RunRow) -> list[MetricTile]:
+    """The point that was kept: accuracy, size and speed."""
+    point, found = row.summary["compression"], _split_tiles(row)
+    before = f"{point['ratio']:.1f} times smaller" if point.get("ratio") else ""
+    if point.get("bytes"):
+        number, _, unit = size(point["bytes"]).partition(" ")
+        found.append(MetricTile("Size, packed", number, unit, before))
+    if point.get("latency_ms"):
+        speed = f"{point['speed']:.2f} times as fast" if point.get("speed") else ""
+        found.append(MetricTile("Latency of one", three_figures(point["latency_ms"]), "ms", speed))
+    return found
+
+
+def _ensemble_tiles(row: RunRow) -> list[MetricTile]:
+    """What it reaches, and how that compares with its best member."""
+    known, found = row.summary["ensemble"], _split_tiles(row)
+    split, result = known.get("split"), known.get("result") or {}
+    metric = next((name for name in result if is_share(name)), None)
+    members = [one[split][metric] for one in known.get("members", ()) if metric in (one.get(split) or {})]
+    if metric is not None and members:
+        gain = result[metric] - max(members)
+        tone = "" if gain == 0 else "up" if gain > 0 else "down"
+        found.append(MetricTile("Versus the best member", f"{100 * gain:+.1f}", "points", f"of {len(members)}, on the {split} split", tone))  # fmt: skip
+    return found
+
+
+def _split_tiles(row: RunRow) -> list[MetricTile]:
+    """The numbers on the split that decided nothing."""
+    split = next((name for name in ("test", "validation") if isinstance(row.summary.get(name), dict)), None)
+    numbers = row.summary[split] if split is not None else {}
+    ordered = sorted(numbers, key=lambda name: not is_share(name))[:2]
+    return [
+        MetricTile(
+            f"{split.capitalize()} {metric_name(name)}", *metric_value(name, numbers[name]).partition(" ")[::2], ""
+        )
+        for name in ordered
+        if split is not None
+    ]
 
 
 def _versus(row: RunRow, before: RunRow | None) -> list[MetricTile]:

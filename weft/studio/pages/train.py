@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -22,15 +23,21 @@ from ...report.png import data_url, png
 from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
 from ..access import current_user
+from ..api.folds import add_folds
 from ..api.submission import add_trainings, confined
 from ..api.sweeps import add_sweep
+from ..library.folds_form import NAME as FOLDS
+from ..library.folds_form import check_folds_form, with_folds
 from ..library.sweep_form import SEARCH_GROUP, check_sweep_form, filled_sweep, has_range
 from ..library.training_form import GROUPS, FormCheck, check_form, device_choices, device_title, filled, past_speed
+from ..store.credentials import StudioUser
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
+
+START = {"data": "digits", "model": "lenet5"}  # of an empty form
 
 
 def add(studio: Studio) -> None:
@@ -39,7 +46,8 @@ def add(studio: Studio) -> None:
     @ui.page("/train")
     def train(request: Request, clone: str = "") -> None:
         """The address may set any field: /train?data=digits&epochs=5."""
-        given = {name: text for name, text in request.query_params.items() if name in SETTINGS and text}
+        known = (*SETTINGS, FOLDS)
+        given = {name: text for name, text in request.query_params.items() if name in known and text}
         with frame(studio, "Train", "train"):
             TrainForm(studio, _cloned(studio, clone) | given)
 
@@ -62,8 +70,9 @@ class TrainForm:
     """The form and the panel beside it. `is_sweep`: it also has the settings of a search, and starts a sweep."""
 
     def __init__(self, studio: Studio, values: dict[str, str], is_sweep: bool = False) -> None:
-        self.studio, self.values = studio, values or {"data": "digits", "model": "lenet5"}
-        self.is_sweep, self.groups = is_sweep, (*GROUPS[:2], SEARCH_GROUP, *GROUPS[2:]) if is_sweep else GROUPS
+        self.studio, self.values = studio, values if values.keys() - {FOLDS} else {**START, **values}
+        self.is_sweep = is_sweep
+        self.groups = (*GROUPS[:2], SEARCH_GROUP, *GROUPS[2:]) if is_sweep else with_folds(GROUPS)
         self.user = current_user(ui.context.client.request)
         lists = {
             "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
@@ -79,7 +88,7 @@ class TrainForm:
             with ui.element("aside"):
                 check = self._check(self.values)
                 with ui.element("div").classes("stay"):
-                    on = {"start": self._start, "sweep": self._start_sweep}
+                    on = {"start": self._start, "sweep": self._start_sweep, "folds": self._start_folds}
                     self.panel = Fragment(self._panel(check), "section", on=on)
                     self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
                     self.images = Fragment(self._augmented(check), "section").classes("card sect")
@@ -100,6 +109,8 @@ class TrainForm:
     def _check(self, values: dict[str, str]) -> FormCheck:
         """Check the form; a preview reads no more of the server than a training may."""
         check = check_sweep_form if self.is_sweep or has_range(values) else check_form
+        if values.get(FOLDS, "").strip() and not self.is_sweep:
+            check = check_folds_form
         return check(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
 
     def _panel(self, check: FormCheck) -> str:
@@ -145,12 +156,20 @@ class TrainForm:
         ui.navigate.to(f"{self.studio.config.prefix}/")
 
     async def _start_sweep(self, _: Any) -> None:
+        await self._start_group("sweeps", add_sweep, filled_sweep(self.values))
+
+    async def _start_folds(self, _: Any) -> None:
+        await self._start_group("folds", add_folds, self.values)
+
+    async def _start_group(
+        self, page: str, add: Callable[[Studio, Mapping[str, str], StudioUser], tuple[str, int]], values: dict[str, str]
+    ) -> None:
         try:
-            name, _number = await asyncio.to_thread(add_sweep, self.studio, filled_sweep(self.values), self.user)
+            name, _number = await asyncio.to_thread(add, self.studio, values, self.user)
         except WeftError as error:
             self.panel.show(self._panel(FormCheck(error=error.message)))
             return
-        ui.navigate.to(f"{self.studio.config.prefix}/sweeps/{quote(name)}")
+        ui.navigate.to(f"{self.studio.config.prefix}/{page}/{quote(name)}")
 
 
 def _models(studio: Studio, chosen: str | None) -> list[str]:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from nicegui import ui
 
+from ...jobs.record import FAILED
 from ..access import current_user
 from ..library.feed import Snapshot
+from ..roles import MEMBER_PAGES
 from .context import Studio
 from .rendering import ICONS, render
 
@@ -47,13 +49,14 @@ def frame(
     base = studio.config.prefix
     ui.page_title(f"{title} · weft studio")
     ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/studio.css">')
+    live, user = studio.live, current_user(ui.context.client.request)
+    denied = f' data-denied="{MEMBER_PAGES}"' if user.role == "viewer" else ""
     for script in ("studio.js", "palette.js"):
-        ui.add_head_html(f'<script src="{base}/assets/{script}" data-base="{base}"></script>')
+        ui.add_head_html(f'<script src="{base}/assets/{script}" data-base="{base}"{denied}></script>')
     if (ASSETS / f"{active}.css").exists():  # what only the pages of this section use
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
-    live, user = studio.live, current_user(ui.context.client.request)
-    with ui.element("div").classes(f"frame {user.role}"):
+    with ui.element("div").classes(f"frame role-{user.role}"):
         ui.html("Skip to content", sanitize=False, tag="a").classes("skip").props('href="#main"')
         with ui.element("nav").classes("rail").props('aria-label="Main"'):
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
@@ -71,7 +74,10 @@ def frame(
 
 
 def _rail(snapshot: Snapshot, active: str, base: str) -> str:
-    counts = {"runs": f"{snapshot.runs:,}" if snapshot.runs else "", "queue": str(len(snapshot.activities) or "")}
+    counts = {
+        "runs": f"{snapshot.runs:,}" if snapshot.runs else "",
+        "queue": str(sum(one.state != FAILED for one in snapshot.activities) or ""),
+    }
     counts["datasets"] = str(len(snapshot.datasets) or "")
     return render("rail.html", pages=PAGES, active=active, counts=counts, base=base)
 
