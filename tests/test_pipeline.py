@@ -175,7 +175,7 @@ def test_measured_times_move_the_cut():
     assert [p.path for p in cut(network, 2)] == ["layers.0"]
     with pytest.raises(UserError, match="there is no layer 'top'"):
         trace_network(tools.mlp(), Type((3, 12), weft.float32), {"top": 1.0})
-    with pytest.raises(UserError, match="can be cut at 1 places, 2 are required for 3 stages"):
+    with pytest.raises(UserError, match="can be cut into 2 stages with parameters, 3 are required"):
         cut(trace_network(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Type((2, 3), weft.float32)), 3)
 
 

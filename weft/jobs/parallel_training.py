@@ -10,7 +10,7 @@ from typing import Any
 from ..locks import one_writer
 from ..mesh.world import world
 from ..parallel.ranks import RankPool, tell
-from ..train.ranks import processes_of
+from ..parallel.sizes import read_sizes
 from .events import Listener, nobody
 
 
@@ -22,14 +22,18 @@ def with_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def needs_processes(settings: Mapping[str, Any]) -> bool:
     """Whether a training needs processes that are not there yet."""
-    return world().size == 1 and processes_of(settings["parallel"]) > 1
+    return world().size == 1 and _processes(settings) > 1
+
+
+def _processes(settings: Mapping[str, Any]) -> int:
+    return read_sizes(settings["parallel"], world().size).processes
 
 
 def in_processes(
     settings: Mapping[str, Any], function: Callable[..., Path | None], *args: Any, listener: Listener
 ) -> Path | None:
     """Call a function of the arguments and a listener in as many new processes as the settings say; what that of rank 0 returned."""
-    with RankPool(processes_of(settings["parallel"])) as pool:
+    with RankPool(_processes(settings)) as pool:
         found: list[Path | None] = pool.run(_call, function, args, listener=listener)
     return found[0]
 

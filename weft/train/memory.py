@@ -66,10 +66,13 @@ def total(memory: CallMemory) -> int:
     return memory.total + AHEAD * memory.arguments
 
 
-def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> CallMemory:
+def check(
+    step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int, micro_batches: int = 1
+) -> CallMemory:
     """The memory of a step if it fits; else an error with a batch size that does. The step is compiled, as it must be anyway.
 
     `gradients` are the bytes of the gradients; accumulated over n calls, as many are kept as n - 1 has bits (optim/accumulation.py).
+    `micro_batches`: those of a batch, if it is computed in parts of this size.
     """
     step.lower(*_like(dataset, batch))
     wanted, free = need(step, dataset, batch), free_bytes()
@@ -89,8 +92,10 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
     while start > 1 and total(wanted) * start / batch > SHARE * free:
         start //= 2
     smaller = _largest(lambda b: accumulating(b) <= SHARE * free, start)
+    times = -(-batch // smaller) if smaller else 0
+    change = f"micro_batches={micro_batches * times}" if micro_batches > 1 else f"batch={smaller} accumulate={accumulate * times}"  # fmt: skip
     advice = (
-        f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
+        f"{change} would fit, and sees as many examples a step"
         if smaller
         else "not even one example a step would fit: take a smaller network or smaller inputs"
     )

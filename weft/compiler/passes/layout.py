@@ -92,9 +92,7 @@ def _contraction(node: Node, kernels: _Kernels) -> Node:
         right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
         product = cast(_product(left, right), node.dtype)
     natural = batch + rows + columns
-    product = first_part(
-        move("reshape", product, tuple(sizes[c] for c in natural)), tuple(wanted[c] for c in natural)
-    )
+    product = first_part(move("reshape", product, tuple(sizes[c] for c in natural)), tuple(wanted[c] for c in natural))
     return move("permute", product, tuple(natural.index(c) for c in out))
 
 
