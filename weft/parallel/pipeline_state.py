@@ -108,8 +108,9 @@ class StageTensors:
         groups = range(max(len(self._mine), int(found.max()) + 1))
         self._groups = [[n for n, g in zip(self.trained, found.tolist(), strict=True) if g == number] for number in groups]  # fmt: skip
 
-    def gather_optimizer(self, state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    def gather_optimizer(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The state of an optimizer of the whole network, given that of this stage, in every process."""
+        state = {name: as_tensor(value) for name, value in given.items()}
         found = {name: np.asarray(t.numpy()) for name, t in state.items() if self._owner(name) is None}
         local = {self._whole_name(name): tensor for name, tensor in state.items() if self._owner(name) is not None}
         for stage in range(self.mesh.size(self.axis)):

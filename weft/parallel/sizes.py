@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -11,6 +10,7 @@ from ..hints import nearest
 from ..mesh.mesh import Mesh, current
 
 AUTO = "auto"
+FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
 DATA, PIPELINE, MODEL = "data", "pipeline", "model"
 AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbours share layers, because that sends most
 
@@ -60,26 +60,30 @@ def read_sizes(text: str | None, processes: int) -> ParallelSizes:
     >>> read_sizes("data:2,model:2", 4), read_sizes("data,pipeline:2", 8).data, read_sizes(None, 1).processes
     (ParallelSizes(data=2, pipeline=1, model=2), 4, 1)
     """
-    given = dict(_parts(str(text))) if text is not None else {}
+    given = read_form(str(text)) if text is not None else {}
     open_ = [name for name, size in given.items() if size is None]
     known = prod(size for size in given.values() if size is not None)
     if len(open_) > 1 or (open_ and processes % known):
-        raise _wrong(text, f"{', '.join(open_)} without a number must have the rest of {processes} processes")
+        raise _wrong(text, f"{', '.join(open_)} without a number must have the rest of {processes} processes.")
     return ParallelSizes(**{name: processes // known if size is None else size for name, size in given.items()})
 
 
-def _parts(text: str) -> Iterable[tuple[str, int | None]]:
-    seen = set[str]()
+def read_form(text: str) -> dict[str, int | None]:
+    """The axes of a setting with their numbers, None where there is none.
+
+    >>> read_form("data,model:2")
+    {'data': None, 'model': 2}
+    """
+    found: dict[str, int | None] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition(":")
-        if name not in AXES or name in seen:
-            raise _wrong(text, f"{name!r} is given twice" if name in seen else nearest(name, AXES))
+        if name not in AXES or name in found:
+            raise _wrong(text, f"{name!r} is given twice." if name in found else nearest(name, AXES))
         if count and (not count.isdecimal() or int(count) < 1):
-            raise _wrong(text, f"{name} needs 1 process or more")
-        seen.add(name)
-        yield name, int(count) if count else None
+            raise _wrong(text, f"{name} needs 1 process or more.")
+        found[name] = int(count) if count else None
+    return found
 
 
 def _wrong(text: str | None, why: str) -> UserError:
-    forms = "data:4, model:2, pipeline:2, several of them with commas, or auto"
-    return UserError("parallel", f"parallel is {forms}, got {text!r}. {why.rstrip('.')}.")
+    return UserError("parallel", f"parallel is {FORMS}, got {text!r}. {why}")

@@ -14,21 +14,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import optim
 from ..errors import RunError, UserError
 from ..hints import nearest
 from ..locks import one_writer
+from ..mesh.world import world
 from ..nn.module import Module
+from ..parallel.sizes import AUTO
 from ..random import seed as set_seed
 from ..runtime import device
 from ..signals import Terminated
 from . import memory
+from .auto_split import ParallelChoice, Tell, agreed_choice, choose_parallel
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
-from .making import TrainingPlan, make
+from .forecast import output_types
+from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
-from .ranks import Ranks
+from .ranks import Ranks, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training
 from .steps import Steps
@@ -111,7 +117,12 @@ def fit(
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
+    refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
+    if parallel == AUTO:
+        choice = _automatic(model, data, plan, _number_of(batch), seed, [*refused], on_split)
+        parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
     ranks = Ranks.of(parallel, micro_batches)
+    ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
     with ExitStack() as held:
         last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
@@ -127,7 +138,6 @@ def fit(
                 None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
             )
             epochs = 1 if fast_dev_run else epochs
-        ranks.check(freeze=freeze, freeze_layers=freeze_layers, **settings)
         training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
         if last is not None and last.exists():
             training.load(last)
@@ -193,6 +203,20 @@ def find_batch(model: Module, data: Any, plan: TrainingPlan | None = None) -> in
     _, steps = make(model, train, plan or TrainingPlan())
     steps.set_mode(training=True)
     return memory.choose_batch(steps.train, train.dataset)
+
+
+def _automatic(
+    model: Module, data: Any, plan: TrainingPlan, batch: int, seed: int, refused: Sequence[str], tell: Tell | None
+) -> ParallelChoice:
+    """The split that parallel="auto" stands for, the same in all processes."""
+    set_seed(seed)
+    train, _ = loaders(data, None, batch, seed)
+    output_types(model, plan.prepare or Same(), train.dataset.inputs(np.arange(1)))  # lazy parameters, in all processes
+    size = world().size
+    choice = agreed_choice(lambda: choose_parallel(model, train, plan, size, refused=refused))
+    if tell is not None and world().rank == 0:
+        tell(f"parallel={choice.parallel} was chosen: {choice.why}")
+    return choice
 
 
 def _number_of(batch: Any) -> int:

@@ -108,7 +108,8 @@ def make(
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
     parts = StepParts(
-        network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix
+        network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix,
+        network.multiple,
     )  # fmt: skip
     if ranks.sizes.pipeline > 1:
         steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)

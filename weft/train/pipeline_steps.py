@@ -9,19 +9,21 @@ import numpy as np
 
 from ..errors import RunError
 from ..graph.node import Type
+from ..mesh.mesh import run_collective
 from ..ops.convert import asarray
 from ..optim import Optimizer
 from ..parallel.pipeline import Pipeline
 from ..parallel.pipeline_stage import BatchTask
 from ..parallel.pipeline_state import StageTensors
 from ..parallel.sizes import PIPELINE
+from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tensor import Tensor
 from ..tracing.jit import jit
-from . import memory
 from .ranks import Ranks
 from .steps import StepParts, Steps
 from .task import alike, prediction_of
 
+SHOWN = 64  # elements of a metric's tensor that are worth a message after every step
 MakeOptimizer = Callable[[Mapping[str, Tensor]], Optimizer]  # of parameters by name
 
 
@@ -60,7 +62,25 @@ class PipelineSteps(Steps):
 
     def step(self, x: Any, y: Any) -> Tensor:
         """Train on a batch; its mean loss, in all processes."""
-        return asarray(self.pipeline.step(x, y))
+        loss = self.pipeline.step(x, y)
+        self._share_meters()
+        return asarray(loss)
+
+    def _share_meters(self) -> None:
+        """Tell all stages the metrics so far, which the last one has: the first one shows them."""
+        tensors = [
+            t
+            for meter in self.meters.values()
+            for t in vars(meter).values()
+            if isinstance(t, Tensor) and t.size <= SHOWN
+        ]
+        last, pipeline = self.pipeline.stage.end is None, self.pipeline
+        parts = [np.asarray(t.numpy() if last else np.zeros(t.shape), np.float64).reshape(-1) for t in tensors]
+        found = run_collective("broadcast", np.concatenate(parts), PIPELINE, pipeline.mesh.axes, pipeline.stages - 1)
+        begin = 0
+        for tensor in () if last else tensors:
+            tensor.assign(asarray(found[begin : begin + tensor.size].reshape(tensor.shape), dtype=tensor.dtype))
+            begin += tensor.size
 
     def _loss(self, result: Any, target: Tensor) -> Tensor:
         return self.parts.training_loss(alike(prediction_of(result), target), target)
@@ -70,12 +90,12 @@ class PipelineSteps(Steps):
 
     def check_memory(self, train: Any, accumulate: int, gradients: int) -> None:
         """Compile the programs of this stage, if they fit in memory."""
-        needed, free = self.pipeline.memory(), memory.free_bytes()
-        if free is not None and needed > memory.SHARE * free:
+        needed, free = self.pipeline.memory(), free_bytes()
+        if free is not None and needed > SHARE * free:
             raise RunError(
                 "fit",
                 f"a stage with {self._micro_batches} micro-batches of {self.pipeline.task.input.shape[0]} examples needs "
-                f"{memory.size_text(needed)}, and {memory.size_text(free)} are free. Use more micro_batches, or more stages.",
+                f"{size_text(needed)}, and {size_text(free)} are free. Use more micro_batches, or more stages.",
             )
 
     # --- validation ---------------------------------------------------------------------------------------------------------------

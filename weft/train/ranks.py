@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,17 +96,13 @@ class Ranks:
             )
         return {**given, "accumulate": self.accumulate, **({"axis": DATA} if self.size > 1 else {})}
 
-    def check(self, **settings: Any) -> None:
-        """Reject settings that cannot be used together with the split."""
-        wrong = {
-            PIPELINE: ("freeze", "freeze_layers", "local_steps"), MODEL: ("local_steps",),
-        }  # fmt: skip
-        for axis, names in wrong.items():
-            for name in names:
-                if getattr(self.sizes, axis) > 1 and settings.get(name, 0) not in (0, 1, None):
-                    raise UserError(
-                        "fit", f"{name}= cannot be used with parallel={self.sizes}. Use data:{self.processes}."
-                    )
+    def check(self, refused: Mapping[str, Sequence[str]]) -> None:
+        """Reject axes that settings do not go with, given with the names of these settings."""
+        for axis, names in refused.items():
+            if getattr(self.sizes, axis) > 1:
+                raise UserError(
+                    "fit", f"{names[0]}= cannot be used with parallel={self.sizes}. Use data:{self.processes}."
+                )
 
     # --- what all agree on ----------------------------------------------------------------------------------------------------------
 
@@ -166,6 +162,20 @@ class Ranks:
         self._interval = max(1, min(1000, int(AGREE_SECONDS / max(longest, 1e-6))))
         self._since, self._last = 0, moment
         return tuple(found)
+
+
+def refused_axes(settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The axes that settings do not go with, and which settings.
+
+    >>> refused_axes({"freeze": 1, "local_steps": 1})
+    {'pipeline': ['freeze']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, axes in {"freeze": (PIPELINE,), "freeze_layers": (PIPELINE,), "local_steps": (PIPELINE, MODEL)}.items():
+        if settings.get(name) not in (None, 0, 1 if name == "local_steps" else 0):
+            for axis in axes:
+                found.setdefault(axis, []).append(name)
+    return found
 
 
 def largest_divisor(number: int, most: int) -> int:

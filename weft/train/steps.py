@@ -16,6 +16,7 @@ from ..nn.statistics_of_ranks import CollectedStatistics, collecting_statistics,
 from ..ops.convert import asarray
 from ..ops.elementwise import where
 from ..ops.math import isfinite, logical_and
+from ..ops.movement import concat
 from ..optim import Optimizer
 from ..parallel.pipeline_state import StageTensors
 from ..precision import LossScale
@@ -42,6 +43,7 @@ class StepParts:
     scale: LossScale | None
     training_loss: Loss
     mix: Module | None
+    multiple: int = 1  # of examples that the network takes, because processes share them
 
     def inputs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The network's inputs and the targets of a batch, in training."""
@@ -114,7 +116,10 @@ class Steps:
         self.parts.measure(self.meters, prediction, y, loss)
 
     def _check(self, x: Tensor, y: Tensor) -> Tensor:
-        prediction = alike(prediction_of(self.model(self.prepare(x))), y)
+        missing = -x.shape[0] % self.parts.multiple
+        filled = concat([x, *[x[-1:]] * missing]) if missing else x
+        prediction = prediction_of(self.model(self.prepare(filled)))
+        prediction = alike(prediction[: x.shape[0]] if missing else prediction, y)
         self.parts.measure(self.checks, prediction, y, self.parts.loss(prediction, y))
         return prediction
 
