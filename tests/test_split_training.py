@@ -88,6 +88,7 @@ WAYS = {  # of training, that must not depend on how the network is split
     "augment": {"prepare": None, "mix": None, "label_smoothing": 0.1},
     "clip": {"clip_norm": 0.3, "average": 0.9},
     "body": {"body": ("layers.0.weight", "layers.5.weight", "layers.5.bias"), "body_rate": 0.5},
+    "half": {"precision": "float16"},
     "adam": {"optimizer": "adamw", "rate": 1e-3, "clip_value": 0.01},
 }
 
@@ -95,7 +96,7 @@ WAYS = {  # of training, that must not depend on how the network is split
 @pytest.mark.parametrize(
     ("size", "parallel", "name", "zero"),
     [
-        (2, "pipeline:2", "augment", 0), (2, "model:2", "clip", 0), (2, "pipeline:2", "body", 0), (4, "data:2,pipeline:2", "clip", 2),
+        (2, "pipeline:2", "augment", 0), (2, "pipeline:2", "half", 0), (2, "model:2", "clip", 0), (2, "pipeline:2", "body", 0), (4, "data:2,pipeline:2", "clip", 2),
         (4, "data:2,model:2", "adam", 1),
         *(pytest.param(4, parallel, name, zero, marks=pytest.mark.slow)
           for parallel in ("data:2,model:2", "data:2,pipeline:2", "pipeline:2,model:2") for name in WAYS for zero in (0, 1, 2) if "data" in parallel or not zero),
