@@ -24,7 +24,7 @@ from weft.io import load, save
 from weft.report.compare import comparison
 from weft.report.page import page
 from weft.report.run_record import read_run
-from weft.train.folder import RunFolder
+from weft.train.folder import DescribedNetwork, RunFolder
 from weft.train.state import Training
 from weft.tree import flatten
 
@@ -246,7 +246,7 @@ ENTRIES = ("manifest.json", "eval.py", "train.py", "weights.safetensors")
 
 def _make_run(folder: Path) -> None:
     run = RunFolder(folder / "run")
-    run.start({"rate": 0.1, "data": "digits"}, nn.Linear(2, 2))
+    run.start({"rate": 0.1, "data": "digits"}, DescribedNetwork.of(nn.Linear(2, 2)))
     run.rows([{"epoch": n, "steps": 5 * n, "train_loss": 1 / n, "validation_loss": 1.5 / n} for n in (1, 2, 3)])
     run.log("a line")
     run.close("all epochs are done", 3)

@@ -6,6 +6,7 @@ import weft
 from rank_tools import mesh_of
 from weft import nn, optim, parallel, zoo
 from weft.parallel.pipeline_sums import TreeSum
+from weft.random import default_generator
 from weft.zoo.resnet import resnet_cifar
 
 
@@ -79,8 +80,9 @@ def one_process(name, micro_batches, steps, **more):
     optimizer = sgd(model.parameters(), **more)
 
     @weft.jit
-    def gradients(x, y):
-        value = loss(model(x), y)
+    def gradients(x, y, number):
+        with default_generator.substream(number, number + 1 == micro_batches):
+            value = loss(model(x), y)
         return value, weft.gradients(value, model.parameters())
 
     @weft.jit
@@ -90,8 +92,8 @@ def one_process(name, micro_batches, steps, **more):
     losses = []
     for _ in range(steps):
         sums, values = TreeSum(lambda a, b: [p + q for p, q in zip(a, b, strict=True)]), TreeSum(np.add)
-        for part, target in zip(np.split(x, micro_batches), np.split(y, micro_batches), strict=True):
-            value, found = gradients(part, target)
+        for m, (part, target) in enumerate(zip(np.split(x, micro_batches), np.split(y, micro_batches), strict=True)):
+            value, found = gradients(part, target, weft.asarray(m))
             sums.add(found)
             values.add(value.numpy())
         update(sums.result())

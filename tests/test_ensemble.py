@@ -21,6 +21,7 @@ from weft.jobs.schema import validated
 from weft.jobs.soup import estimate_statistics, mean_weights
 from weft.knobs import knobs
 from weft.train import RunFolder
+from weft.train.folder import DescribedNetwork
 
 SIDE = 6
 
@@ -46,8 +47,8 @@ def member(folder: Path, name: str, noise: int = 0, **given: Any) -> Path:
     model.load({n: t.numpy() + random.normal(0, 0.05, t.shape).astype(np.float32) for n, t in model.named_tensors().items()})  # fmt: skip
     run = RunFolder.named(folder / "runs" / job.kind, name)
     run.write_json(FACTS, facts(job.train, job.statistics))
-    run.start(settings, model)
-    run.weights("best", model)
+    run.start(settings, DescribedNetwork.of(model))
+    run.weights("best", model.named_tensors())
     run.summary(test={"loss": 1.0}, ended="all epochs are done")
     return run.path
 

@@ -11,6 +11,7 @@ from weft.graph.node import Type
 from weft.mesh.links import Neighbours
 from weft.parallel.pipeline_cuts import balanced, cut, trace_network
 from weft.parallel.pipeline_schedule import SCHEDULES, most_stored, schedule
+from weft.precision import LossScale
 
 
 @pytest.fixture
@@ -84,6 +85,38 @@ def test_a_pipeline_can_be_data_parallel_as_well(four):
     found = four.run(with_data_axis)
     with weft.knobs.set(device="reference"):
         check(found, tools.one_process("mlp", 4, 2), 1e-6)
+
+
+def scaled(stages, steps, bad):
+    """A training in float16 with a loss scale; in one step an input is so large that gradients overflow."""
+    if stages > 1:
+        tools.mesh_of(stage=stages)
+    else:
+        parallel.Mesh(stage=1)
+    x, y = tools.data("mlp")
+    weft.random.seed(5)
+    scale = LossScale(start=2.0**12, grow_after=3)
+    made = parallel.Pipeline(
+        tools.mlp(), weft.cross_entropy, lambda p: tools.sgd(p, clip_norm=0.5), x, micro_batches=2, precision="float16", scale=scale
+    )  # fmt: skip
+    scales, weights = [], [made.named_tensors()]
+    for step in range(steps):
+        made.step(np.where(step == bad, 1e30, 1.0).astype(np.float32) * x, y)
+        scales.append(float(scale.scale.item()))
+        weights.append(made.named_tensors())
+    return scales, weights, made.optimizer_state()
+
+
+def test_stages_agree_on_the_loss_scale_and_skip_steps_that_overflow(pair):
+    """Only the first stage sees the large input at once; all stages leave their parameters and moments as they were."""
+    wanted, values, state = scaled(1, 6, 3)
+    assert wanted == [4096.0, 4096.0, 8192.0, 4096.0, 4096.0, 4096.0]
+    assert tools.difference(values[3], values[4]) == 0.0 < tools.difference(values[4], values[5])
+    for scales, found, moments in pair.run(scaled, 2, 6, 3):
+        assert scales == wanted
+        assert tools.difference(found[3], found[4]) == 0.0
+        assert tools.difference(found[-1], values[-1]) <= 1e-3  # products are rounded to float16 where stages meet
+        assert tools.difference(moments, state) <= 1e-3
 
 
 def resumed(values, state):
@@ -175,7 +208,7 @@ def test_measured_times_move_the_cut():
     assert [p.path for p in cut(network, 2)] == ["layers.0"]
     with pytest.raises(UserError, match="there is no layer 'top'"):
         trace_network(tools.mlp(), Type((3, 12), weft.float32), {"top": 1.0})
-    with pytest.raises(UserError, match="can be cut at 1 places, 2 are required for 3 stages"):
+    with pytest.raises(UserError, match="can be cut into 2 stages with parameters, 3 are required"):
         cut(trace_network(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Type((2, 3), weft.float32)), 3)
 
 

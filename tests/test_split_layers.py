@@ -10,6 +10,8 @@ from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.parallel.split.choose import PlanSearch
 from weft.parallel.split.region import RowWindow
+from weft.parallel.split.state import make_whole
+from weft.precision import LossScale
 
 CLASSES = 4
 
@@ -372,3 +374,36 @@ def test_a_process_gets_exactly_the_rows_that_its_results_need(ranks):
                     first = result * stride - before
                     assert rank * mine + start + (result - rank * count) * stride == first
                     assert all(row in held for row in range(first, first + reach, dilation) if 0 <= row < rows)
+
+
+def overflowing(ranks):
+    """A step of a layer split by output, in which only the last row of the weight gets an infinite gradient."""
+    mesh_of(model=ranks)
+    with weft.knobs.set(device="reference"):
+        model = nn.Sequential(nn.Linear(4, 8))
+        model = parallel.split(model, (4, 4), plan={"layers.0": "output"})
+        scale, optimizer = LossScale(start=4.0), optim.sgd(model, rate=0.1)
+        before = parallel.whole_state(model)
+        large = weft.asarray(np.where(np.arange(8) == 7, 1e38, 1.0).astype(np.float32))
+        weft.jit(lambda x: optimizer.minimize((model(x) * large).sum() * 8.0, scale))(np.ones((4, 4), np.float32))
+        after = parallel.whole_state(model)
+    return scale.scale.item(), all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_an_overflow_in_one_part_skips_the_step_in_all(shared_pools):
+    assert shared_pools[2].run(overflowing, 2) == [(2.0, True)] * 2
+
+
+def test_a_process_holds_its_parts_only_and_whole_layers_come_back():
+    """What was cut is freed; make_whole puts the layers back, with values, for a training that has ended."""
+    mesh = mesh_of(model=1)
+    assert mesh.size("model") == 1
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    first, values = model.layers[0], {name: t.numpy() + 1.0 for name, t in model.named_tensors().items()}
+    parallel.split(model, (4, 4), plan={"layers.0": "output", "layers.1": "input"})
+    assert first.weight._node.abstract
+    assert model.layers[0] is not first
+    make_whole(model, values)
+    assert model.layers[0] is first
+    assert all(np.array_equal(t.numpy(), values[name]) for name, t in model.named_tensors().items())
+    assert all(t.requires_grad for t in model.parameters())

@@ -67,6 +67,10 @@ class LossScale:
         """Assign the value to the tensor (a parameter, a moment, statistics) if the step is a good one."""
         tensor.assign(where(finite, value, tensor))
 
+    def move_on(self, finite: bool) -> None:
+        """Move on after a step outside of compiled functions, whose gradients were finite or not."""
+        self._move_on(as_tensor(self.scale).detach(), as_tensor(finite))
+
     def _move_on(self, used: Tensor, finite: Tensor) -> None:
         good = self.good_steps + 1
         grows = good >= self.grow_after

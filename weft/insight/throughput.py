@@ -20,8 +20,8 @@ from ..errors import RunError
 from ..knobs import knobs
 from ..runtime import Device
 from ..runtime import device as find_device
+from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tracing.jit import Jit
-from ..train.memory import SHARE, free_bytes, size_text
 from .call_times import calls_in_a_row
 from .energy_counters import idle_power
 from .machines import DescribedMachine, machine_like

@@ -88,8 +88,11 @@ class EventWriter:
 
         Examples are tensors, arrays or shapes (with the batch), one for each input.
         """
+        self.encoded_graph(graph_def(model, *examples), time=time)
+
+    def encoded_graph(self, content: bytes, *, time: float | None = None) -> None:
+        """A graph that `graph_def` has encoded."""
         self._check_open()
-        content = graph_def(model, *examples)
         self._write(_event(clock.time() if time is None else time, 0, bytes_field(4, content)))
 
     def flush(self) -> None:

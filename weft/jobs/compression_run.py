@@ -16,6 +16,7 @@ from ..io import load
 from ..report.compression import compression_page
 from ..report.text_format import counted
 from ..train import RunFolder
+from ..train.folder import DescribedNetwork
 from ..train.results import evaluated, write_results
 from ..train.task import is_better
 from .compression_point import EXAMPLES, PointWriter
@@ -81,7 +82,7 @@ class Compression:
             (path / "steps").mkdir(exist_ok=True)
             shutil.copyfile(self.source / "weights" / "best.safetensors", path / "steps" / "original.safetensors")
             self.points.describe(self.folder)
-            self.folder.start(settings, self.job.model())
+            self.folder.start(settings, DescribedNetwork.of(self.job.model()))
         self.recorder.begin(path)
         self.recorder.log(f"run folder: {path}")
         self.recorder.send("run", folder=str(path), notes=[])

@@ -25,7 +25,7 @@ from ..report.best_epoch import SELECTION_METRICS, ranking_key
 from ..saved.save import save as save_program
 from ..saved.trace import TensorSpec
 from ..tracing.jit import jit
-from ..train.folder import RunFolder
+from ..train.folder import DescribedNetwork, RunFolder
 from ..train.results import Evaluation, evaluated, write_results
 from .annotations import annotate
 from .data_facts import FACTS, facts
@@ -186,7 +186,7 @@ class _Ensemble:
         dtype = np.dtype(np.float32) if self.first.job.is_image_source else sample.dtype
         save_program(run.path / REWRITTEN, network, (TensorSpec(("batch", *sample.shape[1:]), dtype),), train=False)
         save(run.path / "weights" / "best.safetensors", network.named_tensors())
-        run.start(settings_of("ensemble", run.path), network)
+        run.start(settings_of("ensemble", run.path), DescribedNetwork.of(network))
 
     def _write_weights(self, run: RunFolder, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """The mean of the members' weights; which members are in it."""
@@ -203,7 +203,7 @@ class _Ensemble:
             chosen = greedy_soup([_score(row["validation"]) for row in rows], score)
         model = self._mixed([weights[i] for i in chosen])
         save(run.path / "weights" / "best.safetensors", model.named_tensors())
-        run.start(settings_of("ensemble", run.path), model)
+        run.start(settings_of("ensemble", run.path), DescribedNetwork.of(model))
         names = [str(self.members[i].folder) for i in chosen]
         self.recorder.log(f"mean of the weights of {', '.join(Path(name).name for name in names)}")
         return names

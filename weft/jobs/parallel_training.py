@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..locks import one_writer
 from ..mesh.world import world
 from ..parallel.ranks import RankPool, tell
-from ..train.ranks import processes_of
-from .events import Listener, nobody
+from ..parallel.sizes import read_sizes
+from ..train.auto_split import ParallelChoice, agreed_choice, choose_parallel
+from ..train.ranks import refused_axes
+from .events import Listener, Recorder, nobody
+from .job import Job
 
 
 def with_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,20 +33,50 @@ def with_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def needs_processes(settings: Mapping[str, Any]) -> bool:
     """Whether a training needs processes that are not there yet."""
-    return world().size == 1 and processes_of(settings["parallel"]) > 1
+    return world().size == 1 and _processes(settings) > 1
+
+
+def _processes(settings: Mapping[str, Any]) -> int:
+    return read_sizes(settings["parallel"], world().size).processes
+
+
+class ChosenSplit(NamedTuple):
+    """The settings that parallel=auto stands for, and why, as a note."""
+
+    settings: dict[str, Any]
+    note: str
+
+
+def chosen_split(job_of: Callable[[], Job], recorder: Recorder) -> ChosenSplit:
+    """Choose how a training is split. A process that was started alone chooses how many there should be, too."""
+    recorder.show("activity", text="choosing a split")
+    choice = agreed_choice(lambda: _choose(job_of(), recorder))
+    zero = {"zero": choice.zero} if choice.zero else {}
+    return ChosenSplit({"parallel": choice.parallel, **zero}, f"parallel={choice.parallel} was chosen: {choice.why}")
+
+
+def _choose(job: Job, recorder: Recorder) -> ParallelChoice:
+    return choose_parallel(
+        job.model(), job.loaders()[0], job.plan(), world().size if world().size > 1 else None, refused=[*refused_axes(job.settings)],
+        tell=lambda text: recorder.show("activity", text=text),
+    )  # fmt: skip
 
 
 def in_processes(
-    settings: Mapping[str, Any], function: Callable[..., Path | None], *args: Any, listener: Listener
+    settings: Mapping[str, Any],
+    function: Callable[..., Path | None],
+    *args: Any,
+    listener: Listener,
+    notes: Sequence[str] = (),
 ) -> Path | None:
-    """Call a function of the arguments and a listener in as many new processes as the settings say; what that of rank 0 returned."""
-    with RankPool(processes_of(settings["parallel"])) as pool:
-        found: list[Path | None] = pool.run(_call, function, args, listener=listener)
+    """Call a function of the arguments, a listener and notes in as many new processes as the settings say; what rank 0 returned."""
+    with RankPool(_processes(settings)) as pool:
+        found: list[Path | None] = pool.run(_call, function, args, notes, listener=listener)
     return found[0]
 
 
-def _call(function: Callable[..., Path | None], args: tuple[Any, ...]) -> Path | None:
-    return function(*args, tell if leads() else nobody)
+def _call(function: Callable[..., Path | None], args: tuple[Any, ...], notes: Sequence[str]) -> Path | None:
+    return function(*args, tell if leads() else nobody, notes)
 
 
 def leads() -> bool:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data.loader import Loader
+from ..runtime.free_memory import SHARE, free_bytes
 from ..train.forecast import forecast
 from ..train.making import make
-from ..train.memory import SHARE, free_bytes, need, total
+from ..train.memory import need, total
 from .device import on
 from .job import Job, job_of
 from .weights import settings_for_weights

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..errors import UserError
 from ..knobs import KNOBS
+from ..parallel.sizes import AUTO, FORMS, read_form
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
     Setting,
@@ -27,6 +29,16 @@ def device_name(text: str) -> str:
     known = KNOBS["device"].choices
     if text.partition(":")[0] not in known:
         raise ValueError(f"it must be one of {', '.join(sorted(known))}")
+    return text
+
+
+def parallel_sizes(text: str) -> str:
+    """How processes share a training."""
+    if text != AUTO:
+        try:
+            read_form(text)
+        except UserError:
+            raise ValueError(f"it must be {FORMS}") from None
     return text
 
 
@@ -72,8 +84,8 @@ SETTINGS: dict[str, Setting] = {
     "epochs": Setting(count, 10, "passes over the training data", "training"),
     "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
-    "parallel": Setting(str, None, "processes that share every batch: data:4", "training"),
-    "micro_batches": Setting(count, None, "parts that a batch is computed in; default: one a process", "training"),
+    "parallel": Setting(parallel_sizes, None, "processes that share batches (data:4), layers (model:2), stages (pipeline:2), several of them (data:2,model:2), or auto", "training"),
+    "micro_batches": Setting(count, None, "parts that a batch is computed in; default: one a process, four a stage of a pipeline", "training"),
     "zero": Setting(whole, 0, "ZeRO: 1 shares optimizer state between processes, 2 gradients too", "training"),
     "local_steps": Setting(count, 1, "local SGD: steps until processes average their parameters", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),

@@ -15,6 +15,7 @@ from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
+from ..parallel.sizes import AUTO
 from ..report.text_format import counted
 from ..runtime import device as find_device
 from ..signals import Terminated
@@ -32,7 +33,7 @@ from .fold_results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
-from .parallel_training import in_processes, leads, needs_processes, with_ranks, writing
+from .parallel_training import chosen_split, in_processes, leads, needs_processes, with_ranks, writing
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of
@@ -42,17 +43,22 @@ SAMPLE = 1000  # characters that are generated at the end
 SHOW_SECONDS = 0.1  # between two progress events
 
 
-def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
-    """Train a network with validated settings; the run folder, or None where none is kept."""
-    settings = with_ranks(settings)
+def train(settings: Mapping[str, Any], listener: Listener = nobody, notes: Sequence[str] = ()) -> Path | None:
+    """Train a network with validated settings; the run folder, or None where none is kept. Its log begins with the notes."""
+    settings, recorder = with_ranks(settings), Recorder(listener)
+    if settings["parallel"] == AUTO:
+        check_settings("train", settings)
+        split = chosen_split(lambda: job_of("train", settings_for_weights(settings), recorder), recorder)
+        settings, notes = {**settings, **split.settings}, [*notes, split.note]
     if needs_processes(settings):
         check_settings("train", settings)
-        return in_processes(settings, train, settings, listener=listener)
-    recorder = Recorder(listener)
+        return in_processes(settings, train, settings, listener=listener, notes=notes)
     with training_on(settings["device"]) as device:
         check_settings("train", settings)
         told = settings_for_weights({**settings, "device": device.name})
-        return _fit(job_of("train", told, recorder), None, recorder)
+        job = job_of("train", told, recorder)
+        job.notes[:0] = notes
+        return _fit(job, None, recorder)
 
 
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
@@ -70,12 +76,17 @@ def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Lis
         train(validated("jobs", settings, SETTINGS), listener)
 
 
-def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
+def resume(
+    folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody, notes: Sequence[str] = ()
+) -> Path | None:
     """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
     recorder, changed = Recorder(listener), given or {}
     told = settings_of("resume", folder)
+    if {**told, **changed}["parallel"] == AUTO:
+        split = chosen_split(lambda: job_of("resume", {**told, **changed}, recorder), recorder)
+        changed, notes = {**changed, **split.settings}, [*notes, split.note]
     if needs_processes({**told, **changed}):
-        return in_processes({**told, **changed}, resume, folder, changed, listener=listener)
+        return in_processes({**told, **changed}, resume, folder, changed, listener=listener, notes=notes)
     with writing(folder):
         if (folder / ENSEMBLE).exists():
             raise UserError("weft resume", f"a run that was trained is required, got {folder}, which weft ensemble made. Resume its members.")  # fmt: skip
@@ -86,6 +97,7 @@ def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Liste
         with training_on(settings["device"]) as device:
             check_settings("resume", settings)
             job = job_of("resume", {**settings, "device": device.name}, recorder)
+            job.notes[:0] = notes
             if fresh:
                 job.notes.append("it was stopped before its first checkpoint, and starts again")
             elif told["device"] not in (None, device.name):
@@ -171,7 +183,7 @@ def _trained(
         precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        parallel=settings["parallel"], micro_batches=settings["micro_batches"], folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
+        parallel=settings["parallel"], micro_batches=settings["micro_batches"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 

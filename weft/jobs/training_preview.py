@@ -13,7 +13,7 @@ from ..data.open import data_path, is_image_source
 from ..errors import UserError
 from ..ops.convert import asarray
 from ..random import seed as set_seed
-from ..train.memory import free_bytes
+from ..runtime.free_memory import free_bytes
 from .device import on
 from .job import Job, job_of
 from .planned_memory import PlannedMemory, planned_job

@@ -13,10 +13,13 @@ from ..tensor import Tensor
 from .transform import wide
 
 Total = Callable[[Tensor], Tensor]  # a sum over processes
+Along = Callable[[Tensor, str], Tensor]  # a sum over those along an axis
 
 
-def norm(gs: Sequence[Tensor], parts: Sequence[Part | None] = (), total: Total = lambda squares: squares) -> Tensor:
-    """The global norm: the norm of all gradients as one vector.
+def squared_norm(
+    gs: Sequence[Tensor], parts: Sequence[Part | None] = (), total: Total = lambda x: x, along: Along = all_reduce
+) -> Tensor:
+    """The sum of the squares of all elements of gradients.
 
     `parts`: parameters of which each process has only its part. `total` adds what processes share of all of them.
     """
@@ -24,17 +27,32 @@ def norm(gs: Sequence[Tensor], parts: Sequence[Part | None] = (), total: Total =
     axes = [None if part is None else part.axis for part in parts or [None] * len(gs)]
     totals = []
     for axis in dict.fromkeys(axes):
-        along = reduce(add, [s for s, a in zip(squares, axes, strict=True) if a == axis])
-        totals.append(along if axis is None else all_reduce(along, axis))
-    return sqrt(total(reduce(add, totals)))
+        added = reduce(add, [s for s, a in zip(squares, axes, strict=True) if a == axis])
+        totals.append(added if axis is None else along(added, axis))
+    return total(reduce(add, totals))
+
+
+def norm(
+    gs: Sequence[Tensor], parts: Sequence[Part | None] = (), total: Total = lambda x: x, along: Along = all_reduce
+) -> Tensor:
+    """The global norm: the norm of all gradients as one vector."""
+    return sqrt(squared_norm(gs, parts, total, along))
+
+
+def clip_factor(length: Tensor, longest: float) -> Tensor:
+    """What gradients of a global norm are multiplied with, so that it is at most `longest`."""
+    return where(length > longest, longest / length, 1.0)
 
 
 def clip_norm(
-    gs: Sequence[Tensor], longest: float, parts: Sequence[Part | None] = (), total: Total = lambda squares: squares
+    gs: Sequence[Tensor],
+    longest: float,
+    parts: Sequence[Part | None] = (),
+    total: Total = lambda x: x,
+    along: Along = all_reduce,
 ) -> list[Tensor]:
     """Scale all gradients so that their global norm is at most `longest`."""
-    length = norm(gs, parts, total)
-    factor = where(length > longest, longest / length, 1.0)
+    factor = clip_factor(norm(gs, parts, total, along), longest)
     return [g * factor.astype(g.dtype) for g in gs]
 
 

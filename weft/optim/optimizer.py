@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..control import cond
@@ -25,8 +25,9 @@ from ..derivatives import gradients
 from ..dtypes import float32, int64
 from ..errors import Scope, UserError, in_scope
 from ..hints import nearest
-from ..mesh.parts import part_of
+from ..mesh.parts import Part, part_of
 from ..nn.module import Module
+from ..ops.collective import all_reduce
 from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient, where
@@ -34,8 +35,8 @@ from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .accumulation import GradientTree
-from .clip import clip_norm, clip_value
-from .sharing import Alone, Local, Replicated, sharing
+from .clip import Along, Total, clip_norm, clip_value, squared_norm
+from .sharing import Alone, Local, Replicated, Sharded, sharing
 from .transform import State, Transform, wide
 
 Rate = (
@@ -129,9 +130,15 @@ class Optimizer:
         if scale is None:
             self._step(gradients(loss, parameters), which)
             return
-        found, finite = scale.gradients(loss, parameters, self.share.agreed)
+        found, finite = scale.gradients(loss, parameters, self.agreed)
         with unless(finite, self.tensors()):
             self._step([where(finite, g, 0.0) for g in found], which)
+
+    def agreed(self, flag: Tensor) -> Tensor:
+        """Whether a condition holds in all processes that have parts of these parameters, or that average their gradients."""
+        for axis in dict.fromkeys(part.axis for p in self.parameters if (part := part_of(p)) is not None):
+            flag = all_reduce(flag.astype("int32"), axis, "min") > 0
+        return self.share.agreed(flag)
 
     @contextmanager
     def in_micro_batch(self) -> Iterator[None]:
@@ -200,21 +207,27 @@ class Optimizer:
 
     def _move(self, gs: Sequence[Tensor], which: Sequence[int], full: Tensor | None = None) -> None:
         """Update the parameters by the sums of the gradients of all calls and processes; nothing is sent unless it is `full`."""
+        gs = self._means(gs, full)
+        if self.common.clip_norm is not None:
+            gs = clip_norm(gs, self.common.clip_norm, self._parts(which), *self._sums_of_squares(full))
+        self._apply(gs, which, full)
+
+    def _means(self, gs: Sequence[Tensor], full: Tensor | None) -> Sequence[Tensor]:
+        """The means of gradients over all calls and processes, of the parts of parameters that this process updates."""
         batches = self.common.accumulate * self.share.size
         sums = self._sums(gs, full)
         gs = [g / float(batches) for g in sums] if batches > 1 else sums
-        if self.common.clip_value is not None:
-            gs = clip_value(gs, self.common.clip_value)
-        if self.common.clip_norm is not None:
-            parts = [part_of(self.parameters[i]) for i in which]
-            gs = clip_norm(gs, self.common.clip_norm, parts, self.share.total)
+        return gs if self.common.clip_value is None else clip_value(gs, self.common.clip_value)
+
+    def _apply(self, gs: Sequence[Tensor], which: Sequence[int], full: Tensor | None) -> None:
+        """Update the parameters by means of gradients."""
         done, first, given = as_tensor(self.steps), 0, dict(zip(which, gs, strict=True))
         for group in self.groups:
             mine = [i for i in range(len(group.parameters)) if first + i in given]
             updates = group.updates([given[first + i] for i in mine], mine, done, self.scale) if mine else ()
             parameters = [group.parameters[i] for i in mine]
             moved = [self.share.state_of(_plain(p)) - update for p, update in zip(parameters, updates, strict=True)]
-            for p, new in zip(parameters, self.share.whole(moved, parameters), strict=True):
+            for p, new in zip(parameters, self._gathered(moved, parameters, full), strict=True):
                 p.assign(new.astype(p.dtype))
             first += len(group.parameters)
         self.steps.assign(done + 1)
@@ -234,6 +247,57 @@ class Optimizer:
             full, lambda *gs: tuple(self.share.sums(gs)), lambda *gs: tuple(map(self.share.state_of, gs)), *gs
         )
         return found
+
+    def _gathered(self, moved: Sequence[Tensor], parameters: Sequence[Tensor], full: Tensor | None) -> Sequence[Tensor]:
+        """New values of whole parameters, if the last call of several is done; else the old ones."""
+        if full is None or not moved or not isinstance(self.share, Sharded):
+            return self.share.whole(moved, parameters)
+        found: Sequence[Tensor] = cond(
+            full, lambda *new: tuple(self.share.whole(new, parameters)), lambda *new: tuple(map(_plain, parameters)), *moved
+        )  # fmt: skip
+        return found
+
+    def _sums_of_squares(self, full: Tensor | None) -> tuple[Total, Along]:
+        """How squares are summed over processes, if the last call of several is done."""
+        if full is None:
+            return self.share.total, all_reduce
+
+        def total(x: Tensor) -> Tensor:
+            return cond(full, self.share.total, lambda x: x, x) if isinstance(self.share, Sharded) else x
+
+        def along(x: Tensor, axis: str) -> Tensor:
+            return cond(full, lambda x: all_reduce(x, axis), lambda x: x, x)  # type: ignore[no-any-return]
+
+        return total, along
+
+    def _parts(self, which: Sequence[int]) -> list[Part | None]:
+        return [part_of(self.parameters[i]) for i in which]
+
+    # --- in two halves: for processes that have different parameters, such as the stages of a pipeline -------------------------------
+
+    def means(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """The first half of `step`: the means of gradients over the processes, of the parts of parameters that this process updates."""
+        with in_scope(_UPDATE):
+            return list(self._means([self._fitting(g, p) for g, p in zip(gs, self.parameters, strict=True)], None))
+
+    def squares(self, means: Sequence[Tensor], counted: Sequence[int]) -> Tensor:
+        """The sum of the squares of the means of some parameters, by their numbers: of whole parameters."""
+        return squared_norm([means[i] for i in counted], self._parts(counted), self.share.total)
+
+    def apply_means(self, means: Sequence[Tensor]) -> None:
+        """The second half of `step`, without gradient clipping by norm."""
+        which = self._trained()
+        with in_scope(_UPDATE):
+            self._apply([means[i] for i in which], which, None)
+
+    def average_along(self, axis: str) -> None:
+        """Average gradients over the processes along an axis of the mesh from now on, as if it had been created with axis=."""
+        if self.common.axis not in (None, axis):
+            raise UserError(self.name, f"gradients are averaged along {self.common.axis!r} already, got {axis!r}.")
+        if self.common.axis is None:
+            self.common, self.share = replace(self.common, axis=axis), sharing(axis, 0, 1)
+            for group in self.groups:
+                group.share = self.share
 
     # --- around steps -----------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,8 @@ def train(x, y):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,18 @@ from ..graph.node import Type
 from ..mesh import mesh as meshes
 from ..mesh.links import Neighbours
 from ..nn.module import Module
-from ..ops.collective import all_reduce
 from ..optim import Optimizer
-from ..random import default_generator
+from ..precision import LossScale
+from ..random import SUBSTREAM, default_generator
 from ..tensor import ArrayLike, Tensor, as_tensor, number
-from ..tracing.jit import jit
+from ..tree import flatten, unflatten
 from .pipeline_cuts import cut, described, trace_network
 from .pipeline_report import PipelineReport, StageEvent, StageRecord, gather_records
-from .pipeline_schedule import FORWARD, Work, schedule
-from .pipeline_stage import Loss, PipelineStage
+from .pipeline_schedule import FORWARD, Work, most_stored, schedule
+from .pipeline_stage import BatchTask, Loss, PipelineStage
 from .pipeline_state import StageTensors, drop_others, owners
 from .pipeline_sums import TreeSum
+from .pipeline_update import PipelineUpdate
 
 SLOTS = 2  # messages under way between two stages: 1F1B sends one before it receives one
 
@@ -62,32 +62,36 @@ class Pipeline:
         recompute: bool = False,
         costs: Mapping[str, float] | None = None,
         precision: DTypeLike | None = None,
+        scale: LossScale | None = None,
+        around: BatchTask | None = None,
     ) -> None:
         """`data`: an axis of the mesh along which batches differ; gradients are averaged. `recompute`: store the inputs of stages only, and
-        compute them again in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`."""
-        self.mesh, self.axis, self.data = meshes.current(), axis, data
+        compute them again in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`. `scale`: of the loss, for
+        float16. `around`: what is done before and after the network, instead of `loss` alone."""
+        self.mesh, self.axis = meshes.current(), axis
         self.stages, self.number = self.mesh.size(axis), self.mesh.index(axis)
-        self.micro_batches, self.schedule = micro_batches, schedule
+        self.micro_batches, self.schedule, self.scale = micro_batches, schedule, scale
         self.model = model.train()
         self.work = _checked(schedule, self.number, self.stages, micro_batches)
-        self.network = trace_network(model, self._micro_type(example), costs)
+        self.task = around or BatchTask(self._micro_type(example), None, loss)
+        self.network = trace_network(model, self.task.input, costs, self._before)
         self.cuts = cut(self.network, self.stages)
         stages_of = owners(model, self.network, self.cuts)
         drop_others(model, {name for name, stages in stages_of.items() if self.number in stages})
         self.tensors = StageTensors(model, self.mesh, axis, stages_of)
-        if not self.tensors.parameters:
-            raise UserError(
-                "Pipeline", f"stage {self.number} has no parameters to train. Use fewer stages, or give costs."
-            )
+        self.optimizer = optimizer(list(self.tensors.parameters.values()))
+        if data is not None:
+            self.optimizer.average_along(data)
+        self.data = self.optimizer.common.axis
+        self.replicas = self.optimizer.share.size
+        self.tensors.note_groups(self.optimizer)
         ends = [None, *self.cuts, None]
         self.stage = PipelineStage(
-            model, self.network, ends[self.number], ends[self.number + 1], loss,
+            model, self.network, ends[self.number], ends[self.number + 1], self.task,
             list(self.tensors.parameters.values()), list(self.tensors.state.values()), recompute=recompute, precision=precision,
+            collect=self.replicas > 1,
         )  # fmt: skip
-        self.optimizer = optimizer(list(self.tensors.parameters.values()))
-        self._longest = self.optimizer.common.clip_norm  # of the gradients of all stages, not of this one alone
-        self.optimizer.common = replace(self.optimizer.common, clip_norm=None)
-        self._add, self._squares, self._update = jit(_add, donate=("total",)), jit(self._sum_squares), jit(self._apply)
+        self._update = PipelineUpdate(self)
         self._links = Neighbours(self.mesh, axis, [c.nbytes for c in self.cuts], SLOTS) if self.stages > 1 else None
         self._record: StageRecord = StageRecord(self.number)
 
@@ -98,6 +102,11 @@ class Pipeline:
             batch = as_tensor(example)._node.type
         return Type((_part_size(batch.shape[0], self.micro_batches), *batch.shape[1:]), batch.dtype)
 
+    def _before(self, x: Tensor) -> Tensor:
+        given = self.task.prepared(x, None)[0]
+        assert given is not None
+        return given
+
     # --- training -----------------------------------------------------------------------------------------------------------------
 
     def step(self, x: ArrayLike, y: ArrayLike) -> float:
@@ -105,100 +114,71 @@ class Pipeline:
         self._record = StageRecord(self.number)
         xs, ys = self._parts(x), self._parts(y)
         first = int(default_generator.offset.item())
-        passes = _Passes(self, xs, ys, first)
+        passes = _Passes(self, xs, ys, self._offsets(first))
         for work in self.work:
             passes.run(work)
-        default_generator.offset = number((first + self.micro_batches * self.network.drawn) % 2**64, uint64)
+        default_generator.offset = number((first + self.network.drawn) % 2**64, uint64)
         with self._timed("update"):
-            self._apply_gradients(passes.gradients.result())
+            self._update(passes.gradients.result(), passes.statistics)
         return self._mean_loss(passes.losses.result() if self.stage.end is None else np.zeros((), np.float32))
+
+    def _offsets(self, first: int) -> list[int]:
+        """Where the random numbers of each micro-batch begin: the same for those of a step, however many processes share them."""
+        if self.micro_batches * self.replicas == 1:
+            return [first]
+        begin = 0 if self.data is None else self.mesh.index(self.data) * self.micro_batches
+        return [(first + (begin + m) * SUBSTREAM) % 2**64 for m in range(self.micro_batches)]
 
     def _parts(self, batch: ArrayLike) -> list[np.ndarray]:
         whole = np.asarray(batch.numpy() if isinstance(batch, Tensor) else batch)
         size = _part_size(len(whole), self.micro_batches)
         return [whole[i * size : (i + 1) * size] for i in range(self.micro_batches)]
 
-    def _apply_gradients(self, total: list[Tensor]) -> None:
-        total = self._sum_of_shared(total)
-        factor = np.float32(1.0)
-        if self._longest is not None:
-            square = self._reduced(np.asarray(self._squares(total).numpy()))
-            length = float(np.sqrt(square))
-            factor = np.float32(min(1.0, self._longest / length) if length > 0.0 else 1.0)
-        self._update(total, factor)
-
-    def _sum_of_shared(self, total: list[Tensor]) -> list[Tensor]:
-        """The derivative by a parameter that several stages use is the sum of theirs."""
-        own = list(self.tensors.parameters)
-        found = dict(zip(own, total, strict=True))
-        for name in self.tensors.shared:
-            tensor = self.tensors.whole[name]
-            mine = np.asarray(found[name].numpy()) if name in found else np.zeros(tensor.shape, tensor.dtype.numpy)
-            everyone = self._reduced(mine)
-            if name in found:
-                found[name] = as_tensor(everyone)
-        return [found[name] for name in own]
-
-    def _mean(self, total: Sequence[Tensor]) -> list[Tensor]:
-        means = [g / float(self.micro_batches) for g in total]
-        if self.data is None or self.mesh.size(self.data) == 1:
-            return means
-        return [all_reduce(g, self.data) / float(self.mesh.size(self.data)) for g in means]
-
-    def _sum_squares(self, total: list[Tensor]) -> Tensor:
-        """Of the gradients that are counted here: those of shared parameters by the first stage that has them."""
-        names = list(self.tensors.parameters)
-        counted = [
-            g
-            for name, g in zip(names, self._mean(total), strict=True)
-            if self.tensors.stages_of[name][0] == self.number
-        ]
-        squares: Any = sum(((g * g).sum().astype("float32") for g in counted), as_tensor(0.0))
-        return as_tensor(squares)
-
-    def _apply(self, total: list[Tensor], factor: Tensor) -> None:
-        gradients = self._mean(total)
-        if self._longest is not None:
-            gradients = [g * factor.astype(g.dtype) for g in gradients]
-        self.optimizer.step(gradients)
-
     def _mean_loss(self, total: np.ndarray) -> float:
         value = np.asarray(total / np.float32(self.micro_batches))
         if self.stages > 1:
             value = meshes.run_collective("broadcast", value, self.axis, self.mesh.axes, self.stages - 1)
-        if self.data is not None and self.mesh.size(self.data) > 1:
+        if self.data is not None and self.replicas > 1:
             value = meshes.run_collective("all_reduce", value, self.data, self.mesh.axes, "sum", "summed")
-            value = value / np.float32(self.mesh.size(self.data))
+            value = value / np.float32(self.replicas)
         return float(value)
-
-    def _reduced(self, value: np.ndarray) -> np.ndarray:
-        """The sum over all stages."""
-        if self.stages == 1:
-            return value
-        return meshes.run_collective("all_reduce", value, self.axis, self.mesh.axes, "sum", "summed")
 
     # --- prediction -----------------------------------------------------------------------------------------------------------------
 
     def predict(self, x: ArrayLike) -> np.ndarray:
         """What the network gives for a batch in evaluation mode, in every process."""
-        results = []
+        whole = np.asarray(x.numpy() if isinstance(x, Tensor) else x)
         self.model.eval()
         try:
-            for part in self._parts(x):
-                given = part if self.stage.begin is None else self._receive(self.stage.begin.type, forward=True)
-                results.append(np.asarray(as_tensor(self.stage.predict(given)).numpy()))
-                self._send_forward(results[-1])
+            results = list(self.forward_parts(whole))
         finally:
             self.model.train()
-        return self._from_last(np.concatenate(results))
+        found = np.concatenate([np.asarray(r) for r in results]) if self.stage.end is None else None
+        return self.from_last(found, len(whole))
 
-    def _from_last(self, value: np.ndarray) -> np.ndarray:
+    def forward_parts(self, x: np.ndarray) -> Iterator[Any]:
+        """Pass a batch of any size through the stages, as large parts as micro-batches are; the network's results in the last stage.
+
+        The last part is filled up with copies of an example, so that all have one shape.
+        """
+        size = self.task.input.shape[0]
+        for begin in range(0, len(x), size):
+            count = min(size, len(x) - begin)
+            part = x[begin + np.minimum(np.arange(size), count - 1)]
+            given = part if self.stage.begin is None else self._receive(self.stage.begin.type, forward=True)
+            y = self.stage.predict(given)
+            if self.stage.end is None:
+                yield first_rows(y, count)
+            else:
+                self._send_forward(np.asarray(as_tensor(y).numpy()))
+
+    def from_last(self, value: np.ndarray | None, count: int) -> np.ndarray:
+        """An array of the last stage, of so many results of the network, in every process."""
+        shape, dtype = self.network.outputs[0].shape, self.network.outputs[0].dtype.numpy
+        given = np.zeros((count, *shape[1:]), dtype) if value is None else value
         if self.stages == 1:
-            return value
-        shape = tuple(self.network.outputs[0].shape)
-        if self.stage.end is not None:
-            value = np.zeros((shape[0] * self.micro_batches, *shape[1:]), self.network.outputs[0].dtype.numpy)
-        return meshes.run_collective("broadcast", value, self.axis, self.mesh.axes, self.stages - 1)
+            return given
+        return meshes.run_collective("broadcast", given, self.axis, self.mesh.axes, self.stages - 1)
 
     # --- messages ---------------------------------------------------------------------------------------------------------------------
 
@@ -224,7 +204,7 @@ class Pipeline:
 
     def optimizer_state(self) -> dict[str, np.ndarray]:
         """The state of the optimizer by the names of one process, in every process: all must call this."""
-        return self.tensors.gather_optimizer(self.optimizer)
+        return self.tensors.gather_optimizer(self.optimizer.whole_state())
 
     def load(self, values: Mapping[str, Any], optimizer: Mapping[str, Any] | None = None) -> None:
         """Load the stage from the tensors of a whole network, and its optimizer from the state of a whole one."""
@@ -237,7 +217,21 @@ class Pipeline:
     def report(self) -> PipelineReport:
         """Who did what when in the last step: all stages must call this."""
         records = gather_records(self._record, self.mesh, self.axis)
-        return PipelineReport(self.schedule, self.micro_batches, records, *described(self.network, self.cuts))
+        return PipelineReport(self.schedule, self.micro_batches, records, *self.described())
+
+    def described(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """The layers of all stages in words, and their modelled costs."""
+        return described(self.network, self.cuts)
+
+    def memory(self) -> int:
+        """The bytes that the stage needs in a step: its programs are planned, and compiled."""
+        stage, task = self.stage, self.task
+        x = _blank(stage.begin.type if stage.begin is not None else task.input)
+        target = None if stage.end is not None or task.target is None else _blank(task.target)
+        offset = np.zeros((), np.uint64)
+        stage.forward.lower(x, target, offset)
+        forward = stage.forward.memory(x, target, offset)
+        return forward.total + (most_stored(self.work) - 1) * forward.results
 
     @contextmanager
     def _timed(self, phase: str, micro_batch: int = -1) -> Iterator[None]:
@@ -249,10 +243,11 @@ class Pipeline:
 class _Passes:
     """The passes of one step: what they need from each other."""
 
-    def __init__(self, pipeline: Pipeline, xs: list[np.ndarray], ys: list[np.ndarray], first: int) -> None:
-        self.pipeline, self.stage, self.xs, self.ys, self.first = pipeline, pipeline.stage, xs, ys, first
+    def __init__(self, pipeline: Pipeline, xs: list[np.ndarray], ys: list[np.ndarray], offsets: list[int]) -> None:
+        self.pipeline, self.stage, self.xs, self.ys, self.offsets = pipeline, pipeline.stage, xs, ys, offsets
+        self.statistics: list[Tensor] = []
         self.stored: dict[int, tuple[Any, ...]] = {}
-        self.gradients: TreeSum[list[Tensor]] = TreeSum(pipeline._add)
+        self.gradients: TreeSum[list[Tensor]] = TreeSum(pipeline._update.add)
         self.losses: TreeSum[np.ndarray] = TreeSum(np.add)
 
     def run(self, work: Work) -> None:
@@ -266,10 +261,11 @@ class _Passes:
             with pipeline._timed("wait", m):
                 x = pipeline._receive(stage.begin.type, forward=True)
         target = self.ys[m] if stage.end is None else None
-        offset = np.asarray((self.first + m * pipeline.network.drawn + stage.drawn_before) % 2**64, np.uint64)
+        offset = np.asarray(self.offsets[m], np.uint64)
         with pipeline._timed(FORWARD, m):
-            y, residuals = stage.forward(x, target, offset)
+            y, residuals, statistics = stage.forward(x, target, offset)
             result = np.asarray(y.numpy())
+        self.statistics += statistics
         self._store(m, (x, target, offset) if stage.recompute else (target, residuals))
         if stage.end is None:
             self.losses.add(result)
@@ -280,7 +276,7 @@ class _Passes:
     def _backward(self, m: int) -> None:
         pipeline, stage = self.pipeline, self.stage
         if stage.end is None:
-            g = np.ones((), np.float32)
+            g = np.ones((), np.float32) if pipeline.scale is None else np.asarray(pipeline.scale.scale.numpy())
         else:
             with pipeline._timed("wait", m):
                 g = pipeline._receive(stage.end.type, forward=False)
@@ -299,6 +295,11 @@ class _Passes:
         record.stored_bytes = max(record.stored_bytes, held)
 
 
+def _blank(type: Type) -> np.ndarray:
+    """An array of a type, without memory of its own."""
+    return np.broadcast_to(np.zeros((), type.dtype.numpy), type.shape)
+
+
 def _nbytes(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_nbytes, value))
@@ -307,8 +308,10 @@ def _nbytes(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
-def _add(total: list[Tensor], more: list[Tensor]) -> list[Tensor]:
-    return [a + b for a, b in zip(total, more, strict=True)]
+def first_rows(result: Any, count: int) -> Any:
+    """The first rows of all tensors of a result."""
+    leaves, structure = flatten(result)
+    return unflatten(structure, [np.asarray(as_tensor(leaf).numpy())[:count] for leaf in leaves])
 
 
 def _part_size(batch: int, micro_batches: int) -> int:

@@ -6,7 +6,7 @@ call alone; it should be cut such that the most expensive stage is as cheap as p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import inf, prod
@@ -63,7 +63,7 @@ class NetworkTrace:
     calls: list[TracedCall]
     outputs: list[Node]
     tensors: dict[Node, Tensor]  # parameters and state, by their leaves
-    drawn: int  # blocks of random numbers that a pass draws
+    drawn: int  # blocks of random numbers that a pass draws, those before the network included
     names: dict[Module, str]
     points: list[CutPoint] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)  # one more than there are points
@@ -75,11 +75,19 @@ class NetworkTrace:
         return [n for n in toposort(roots, lambda n: () if n is stop else n.inputs) if n is not stop]
 
 
-def trace_network(model: Module, input: Type, costs: Mapping[str, float] | None = None) -> NetworkTrace:
-    """Trace a network and find where it can be cut. Costs are given by the path of layers, or follow from the traced graph."""
-    recorder, found = StateRecorder(), _CallTracer()
-    with STATE_LOCK, recorder, calls_through(found):
-        made = trace(found.counting(model), [input], flatten((0,))[1], watched=True)
+def trace_network(
+    model: Module,
+    input: Type,
+    costs: Mapping[str, float] | None = None,
+    before: Callable[[Tensor], Tensor] = lambda x: x,
+) -> NetworkTrace:
+    """Trace a network and find where it can be cut. Costs are given by the path of layers, or follow from the traced graph.
+
+    `before` is what is computed of an input of this type before the network begins.
+    """
+    recorder, found = StateRecorder(), _CallTracer(model, before)
+    with STATE_LOCK, recorder:
+        made = trace(found.call, [input], flatten((0,))[1], watched=True)
         others = [stream for stream in made.streams if stream is not default_generator]
         outputs, tensors = made.outputs, dict(recorder.by_node)
     if others or found.position is None:
@@ -89,8 +97,8 @@ def trace_network(model: Module, input: Type, costs: Mapping[str, float] | None 
             "of a micro-batch begins. Draw from the global stream, outside of loops.",
         )
     names = {part: path for path, part in model.named_modules().items()}
-    network = NetworkTrace(input, found.made, outputs, tensors, found.position, names)
-    network.points = _cut_points(network, made.inputs[0])
+    network = NetworkTrace(found.input.type, found.made, outputs, tensors, found.position, names)
+    network.points = _cut_points(network, found.input)
     network.costs = _measured_costs(network, costs) if costs is not None else _graph_costs(network)
     return network
 
@@ -98,20 +106,21 @@ def trace_network(model: Module, input: Type, costs: Mapping[str, float] | None 
 class _CallTracer:
     """Records the calls of modules, and how far the random stream has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Module, before: Callable[[Tensor], Tensor]) -> None:
+        self.model, self.before = model, before
         self.made: list[TracedCall] = []
         self.position: int | None = 0
 
-    def counting(self, model: Module) -> Any:
-        def call(x: Tensor) -> Any:
-            before, default_generator.offset = default_generator.offset, number(0, uint64)
-            try:
-                return model(x)
-            finally:
-                self._look()
-                default_generator.offset = before
-
-        return call
+    def call(self, x: Tensor) -> Any:
+        start, default_generator.offset = default_generator.offset, number(0, uint64)
+        try:
+            given = self.before(x)
+            self.input = given._node
+            with calls_through(self):
+                return self.model(given)
+        finally:
+            self._look()
+            default_generator.offset = start
 
     def __call__(self, module: Module, compute: Any) -> Any:
         call = TracedCall(len(self.made), module)
@@ -174,32 +183,49 @@ def _measured_costs(network: NetworkTrace, costs: Mapping[str, float]) -> list[f
     return found
 
 
-def balanced(costs: Sequence[float], stages: int) -> list[int]:
+def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None = None) -> list[int]:
     """Where to cut a sequence so that the largest sum between two cuts is smallest: the first items of all stages but the first.
+
+    Each stage gets one of the `trained` items at least; an empty list if that cannot be.
 
     >>> balanced([1, 1, 4, 2, 2], 3)
     [2, 3]
+    >>> balanced([1, 1, 4, 2, 2], 3, [True, False, True, False, True])
+    [1, 4]
     """
     sums = list(accumulate(costs, initial=0.0))
+    counts = list(accumulate(trained or [True] * len(costs), initial=0))
     # Of the first i items in so many stages: the largest sum, and the cuts.
-    best: list[tuple[float, tuple[int, ...]]] = [(sums[i], ()) for i in range(len(sums))]
+    best: list[tuple[float, tuple[int, ...]]] = [(sums[i] if counts[i] else inf, ()) for i in range(len(sums))]
     for stage in range(1, stages):
         best = [
-            min(((max(best[k][0], sums[i] - sums[k]), (*best[k][1], k)) for k in range(stage, i)), default=(inf, ()))
+            min(
+                (
+                    (max(best[k][0], sums[i] - sums[k]), (*best[k][1], k))
+                    for k in range(stage, i)
+                    if counts[i] > counts[k]
+                ),
+                default=(inf, ()),
+            )
             for i in range(len(sums))
         ]
-    return list(best[-1][1])
+    return list(best[-1][1]) if best[-1][0] < inf else []
 
 
 def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
-    """The cuts that balance so many stages."""
-    if len(network.points) < stages - 1:
+    """The cuts that balance so many stages, each with parameters."""
+    trained = [
+        any(n in network.tensors and network.tensors[n].requires_grad for n in network.between(begin, end))
+        for begin, end in pairwise([None, *network.points, None])
+    ]
+    found = balanced(network.costs, stages, trained)
+    if len(found) < stages - 1:
         raise UserError(
             "Pipeline",
-            f"the network can be cut at {len(network.points)} places, {stages - 1} are required for {stages} stages. A place is a layer "
+            f"the network can be cut into {sum(trained)} stages with parameters, {stages} are required. It can be cut after a layer "
             "whose result is all that later layers need: use fewer stages, or a network of more layers in a row.",
         )
-    return [network.points[first - 1] for first in balanced(network.costs, stages)]
+    return [network.points[first - 1] for first in found]
 
 
 def described(network: NetworkTrace, cuts: Sequence[CutPoint]) -> tuple[tuple[str, ...], tuple[float, ...]]:

@@ -7,6 +7,7 @@ previous stage has sent, and the run ends with the call at its end. What is comp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ..errors import UserError
 from ..graph.graph import substitute
 from ..graph.node import Node, Type, placeholder, toposort
 from ..nn.module import Module, calls_through
+from ..nn.statistics_of_ranks import CollectedStatistics, collecting_statistics
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient
 from ..random import default_generator
@@ -25,6 +27,7 @@ from ..tree import flatten, unflatten
 from .pipeline_cuts import CutPoint, NetworkTrace
 
 Loss = Callable[[Any, Tensor], Tensor]
+Note = Callable[[Any, Tensor, Tensor], None]
 
 
 class StageGradients(NamedTuple):
@@ -32,6 +35,38 @@ class StageGradients(NamedTuple):
 
     input: Tensor | None
     parameters: list[Tensor]
+
+
+class StageResult(NamedTuple):
+    """What a forward pass gives: the stage's result, what its backward pass needs, and statistics that are applied later."""
+
+    y: Tensor
+    residuals: list[Tensor]
+    statistics: list[Tensor]
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """What a pipeline does with a micro-batch (x, target) before and after its network.
+
+    All stages prepare it alike, each from what it has: inputs in the first one, targets in the last one, zeros elsewhere.
+    """
+
+    input: Type  # of a micro-batch
+    target: Type | None  # None: `prepare` does not change targets
+    loss: Loss  # of the network's result and the target
+    prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    prepare_input: Callable[[Tensor], Tensor] = lambda x: x  # in evaluation mode
+    note: Note = lambda y, target, loss: None  # of the network's result, the target as it was given, and the loss
+
+    def prepared(self, x: Tensor | None, target: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The network's input and the target of the loss."""
+        if self.prepare is None:
+            return x, target
+        assert self.target is not None
+        return self.prepare(
+            _nothing(self.input) if x is None else x, _nothing(self.target) if target is None else target
+        )
 
 
 class PipelineStage:
@@ -43,41 +78,45 @@ class PipelineStage:
         network: NetworkTrace,
         begin: CutPoint | None,
         end: CutPoint | None,
-        loss: Loss,
+        task: BatchTask,
         parameters: Sequence[Tensor],
         state: Sequence[Tensor],
         *,
         recompute: bool,
         precision: DTypeLike | None,
+        collect: bool = False,
     ) -> None:
-        self.model, self.network, self.begin, self.end, self.loss = model, network, begin, end, loss
+        """`collect`: running statistics are not applied by forward passes, but returned (see nn/statistics_of_ranks.py)."""
+        self.model, self.network, self.begin, self.end, self.task = model, network, begin, end, task
         self.parameters, self.state = list(parameters), list(state)
-        self.drawn_before = 0 if begin is None else begin.call.drawn
         self.input = network.input if begin is None else begin.type
+        self.collected = CollectedStatistics() if collect else None
         stored = not recompute
         self.forward = jit(self._forward_stored if stored else self._forward, precision=precision)
         self.backward = jit(self._backward_stored if stored else self._backward_recomputed, precision=precision)
-        self.predict = jit(self._part, precision=precision)
+        self.predict = jit(self._predict, precision=precision)
         self.recompute = recompute
 
     # --- programs ---------------------------------------------------------------------------------------------------------------
 
-    def _forward(self, x: Tensor, target: Tensor | None, offset: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _forward(self, x: Tensor, target: Tensor | None, offset: Tensor) -> StageResult:
         """The result, and nothing of what lies between: the backward pass computes it again."""
-        return self._result(x, target, offset), []
+        y, statistics = self._first_result(x, target, offset)
+        return StageResult(y, [], statistics)
 
     def _backward_recomputed(self, x: Tensor, target: Tensor | None, offset: Tensor, g: Tensor) -> StageGradients:
         return self._gradients(x, self._again(x, target, offset), g)
 
-    def _forward_stored(self, x: Tensor, target: Tensor | None, offset: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _forward_stored(self, x: Tensor, target: Tensor | None, offset: Tensor) -> StageResult:
         """The result, and the values that the backward pass needs."""
-        y = self._result(x, target, offset)
+        y, statistics = self._first_result(x, target, offset)
         g = wrap(placeholder(object(), y._node.type))
-        return y, [wrap(node) for node in _residuals(self._gradients(x, y, g), g)]
+        return StageResult(y, [wrap(node) for node in _residuals(self._gradients(x, y, g), g)], statistics)
 
     def _backward_stored(self, target: Tensor | None, residuals: Sequence[Tensor], g: Tensor) -> StageGradients:
         """The same graph as in `_forward_stored`, with the stored values in place of what they were computed from."""
-        x, offset = (wrap(placeholder(object(), type)) for type in (self.input, default_generator.offset._node.type))
+        given = self.task.input if self.begin is None else self.begin.type
+        x, offset = (wrap(placeholder(object(), type)) for type in (given, default_generator.offset._node.type))
         found = self._gradients(x, self._again(x, target, offset), g)
         leaves, structure = flatten(found)
         known = dict(zip(_residuals(found, g), (r.node for r in residuals), strict=True))
@@ -85,6 +124,14 @@ class PipelineStage:
             structure, [wrap(node) for node in substitute([leaf.node for leaf in leaves], known)]
         )
         return made
+
+    def _first_result(self, x: Tensor, target: Tensor | None, offset: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The result, with running statistics and metrics updated; and statistics that wait for those of other processes."""
+        if self.collected is None:
+            return self._result(x, target, offset, self.task.note), []
+        with collecting_statistics() as self.collected:
+            y = self._result(x, target, offset, self.task.note)
+        return y, self.collected.vector()
 
     def _again(self, x: Tensor, target: Tensor | None, offset: Tensor) -> Tensor:
         """The result a second time: running statistics were updated by the first."""
@@ -94,13 +141,22 @@ class PipelineStage:
             tensor.assign(old)
         return y
 
-    def _result(self, x: Tensor, target: Tensor | None, offset: Tensor) -> Tensor:
+    def _result(self, x: Tensor, target: Tensor | None, offset: Tensor, note: Note | None = None) -> Tensor:
+        """The result of the stage for a micro-batch whose random numbers begin at an offset of the global stream."""
         before, default_generator.offset = default_generator.offset, offset
         try:
-            y = self._part(x)
+            given, wanted = self.task.prepared(x if self.begin is None else None, target)
+            if self.begin is not None:
+                given, default_generator.offset = x, offset + self.begin.call.drawn
+            y = self._part(given)
         finally:
             default_generator.offset = before
-        return y if self.end is not None else _checked_loss(self.loss(y, as_tensor(target)))
+        if self.end is not None:
+            return y  # type: ignore[no-any-return]
+        loss = _checked_loss(self.task.loss(y, as_tensor(wanted)))
+        if note is not None:
+            note(y, as_tensor(target), loss)
+        return loss
 
     def _gradients(self, x: Tensor, y: Tensor, g: Tensor) -> StageGradients:
         wanted = [*([] if self.begin is None else [x]), *self.parameters]
@@ -108,9 +164,12 @@ class PipelineStage:
         made = [zeros(t.shape, dtype=t.dtype) if d is None else d for d, t in zip(found, wanted, strict=True)]
         return StageGradients(None, made) if self.begin is None else StageGradients(made[0], made[1:])
 
+    def _predict(self, x: Tensor) -> Any:
+        return self._part(self.task.prepare_input(x) if self.begin is None else x)
+
     # --- the part of the network --------------------------------------------------------------------------------------------------
 
-    def _part(self, x: Tensor) -> Any:
+    def _part(self, x: Any) -> Any:
         """The network's `forward` from the beginning of the stage to its end."""
         part = _PartialCalls(self.network, self.begin, self.end, x)
         try:

@@ -5,6 +5,7 @@ A checkpoint has the names that the network and its optimizer have in one proces
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +21,10 @@ from ..optim import Optimizer
 from ..tensor import Tensor, as_tensor
 from .pipeline_cuts import CutPoint, NetworkTrace
 
-_OF_PARAMETER = re.compile(
-    r"(\d+\.\d+\.|collected\.|average\.)(\d+)(.*)"
-)  # names of optimizer state: which parameter's
+_OF_GROUP = re.compile(
+    r"(\d+)\.(\d+)\.(\d+)\.(.*)"
+)  # names of optimizer state: group, transform, parameter of the group, what it is
+_AVERAGE = re.compile(r"average\.(\d+)")  # of a parameter: its number among those of all groups
 
 
 def owners(model: Module, network: NetworkTrace, cuts: Sequence[CutPoint]) -> dict[str, list[int]]:
@@ -94,49 +96,65 @@ class StageTensors:
 
     # --- the optimizer ------------------------------------------------------------------------------------------------------------
 
-    def gather_optimizer(self, optimizer: Optimizer) -> dict[str, np.ndarray]:
-        """The state of an optimizer of the whole network, in every process."""
-        own, found = optimizer.named_state(), dict[str, np.ndarray]()
-        mine = list(self.parameters)
-        for name, tensor in own.items():
-            if not _OF_PARAMETER.fullmatch(name):
-                found[name] = np.asarray(tensor.numpy())
-        patterns = self._patterns(own)
-        for number, parameter in enumerate(self.trained):
-            for begin, end in patterns:
-                local = own.get(f"{begin}{mine.index(parameter)}{end}") if parameter in self.parameters else None
-                shape, dtype = self._shape_from_owner(parameter, local)
-                found[f"{begin}{number}{end}"] = self._from_owner(parameter, local, shape, dtype)
-        return found
+    def note_groups(self, optimizer: Optimizer) -> None:
+        """Exchange which groups of an optimizer the parameters of all stages belong to: names of its state count them."""
+        names = {id(tensor): name for name, tensor in self.parameters.items()}
+        self._mine = [[names[id(p)] for p in group.parameters] for group in optimizer.groups]
+        found = np.full(len(self.trained), -1, np.int64)
+        for number, group in enumerate(self._mine):
+            found[[self.trained.index(name) for name in group]] = number
+        if self.mesh.size(self.axis) > 1:
+            found = run_collective("all_reduce", found, self.axis, self.mesh.axes, "max", "summed")
+        groups = range(max(len(self._mine), int(found.max()) + 1))
+        self._groups = [[n for n, g in zip(self.trained, found.tolist(), strict=True) if g == number] for number in groups]  # fmt: skip
+
+    def gather_optimizer(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The state of an optimizer of the whole network, given that of this stage, in every process."""
+        state = {name: as_tensor(value) for name, value in given.items()}
+        found = {name: np.asarray(t.numpy()) for name, t in state.items() if self._owner(name) is None}
+        local = {self._whole_name(name): tensor for name, tensor in state.items() if self._owner(name) is not None}
+        for stage in range(self.mesh.size(self.axis)):
+            mine = {n: (t.shape, t.dtype.name) for n, t in local.items() if stage == self._first(n) == self.here}
+            for name, (shape, dtype) in json.loads(self._broadcast_text(json.dumps(mine), stage)).items():
+                value = local[name] if stage == self.here else zeros(tuple(shape), dtype=as_dtype(dtype))
+                found[name] = self._broadcast(np.asarray(value.numpy()), stage)
+        return dict(sorted(found.items(), key=lambda item: _order(item[0])))
+
+    def local_optimizer(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The values of the state of these names of this stage's optimizer, of those of the whole network; and names of nothing."""
+        places = {name: name if self._owner(name) is None else self._whole_name(name) for name in names}
+        used = set(places.values())
+        extra = [n for n in values if n not in used and self.parameter_of(n) in (None, *self.parameters)]
+        return {name: values[place] for name, place in places.items() if place in values}, extra
 
     def load_optimizer(self, optimizer: Optimizer, values: Mapping[str, Any]) -> None:
         """Load the state of this stage's optimizer from that of the whole network."""
-        mine = list(self.parameters)
-        found = {}
-        for name in optimizer.named_state():
-            match = _OF_PARAMETER.fullmatch(name)
-            place = name if match is None else f"{match[1]}{self.trained.index(mine[int(match[2])])}{match[3]}"
-            if place not in values:
-                raise UserError("Pipeline", f"this is another optimizer's state: {place} is missing.")
-            found[name] = values[place]
-        optimizer.load(found)
+        found, extra = self.local_optimizer(list(optimizer.named_state()), values)
+        optimizer.load({**found, **{name: values[name] for name in extra}})
 
-    def _patterns(self, own: Mapping[str, Tensor]) -> list[tuple[str, str]]:
-        """What the names of one parameter's state begin and end with; the same for all parameters."""
-        found = [m for name in own if (m := _OF_PARAMETER.fullmatch(name))]
-        return list(dict.fromkeys((m[1], m[3]) for m in found))
+    def parameter_of(self, name: str) -> str | None:
+        """The parameter that a tensor of a whole optimizer's state belongs to."""
+        return _member(self._groups, name)
 
-    def _shape_from_owner(self, name: str, local: Tensor | None) -> tuple[tuple[int, ...], Any]:
-        """The shape and dtype of a tensor that only its owner knows."""
-        known = [len(local.shape), *local.shape] if local is not None else [0]
-        words = np.zeros(16, np.int64)
-        words[: len(known)] = known
-        kind = np.zeros(16, np.uint8)
-        if local is not None:
-            kind[: len(local.dtype.name)] = list(local.dtype.name.encode())
-        words, kind = (self._broadcast(a, self.stages_of[name][0]) for a in (words, kind))
-        shape = tuple(int(n) for n in words[1 : 1 + words[0]])
-        return shape, as_dtype(bytes(kind).rstrip(b"\0").decode())
+    def _owner(self, name: str) -> str | None:
+        """The parameter that a tensor of this stage's optimizer belongs to."""
+        return _member(self._mine, name)
+
+    def _whole_name(self, name: str) -> str:
+        parameter = self._owner(name)
+        assert parameter is not None
+        found = _OF_GROUP.fullmatch(name)
+        if found is None:
+            return f"average.{[n for group in self._groups for n in group].index(parameter)}"
+        return f"{found[1]}.{found[2]}.{self._groups[int(found[1])].index(parameter)}.{found[4]}"
+
+    def _first(self, name: str) -> int:
+        """The first stage that has the state of this name in the whole network."""
+        parameter = self.parameter_of(name)
+        assert parameter is not None
+        return self.stages_of[parameter][0]
+
+    # --- exchange -----------------------------------------------------------------------------------------------------------------
 
     def _from_owner(self, name: str, local: Tensor | None, shape: Sequence[int], dtype: Any) -> np.ndarray:
         root = self.stages_of[name][0]
@@ -147,3 +165,28 @@ class StageTensors:
         if self.mesh.size(self.axis) == 1:
             return value
         return run_collective("broadcast", value, self.axis, self.mesh.axes, root)
+
+    def _broadcast_text(self, text: str, root: int) -> str:
+        content = np.frombuffer(text.encode(), np.uint8)
+        length = int(self._broadcast(np.asarray(len(content)), root))
+        return self._broadcast(np.resize(content, length), root).tobytes().decode()
+
+
+def _order(name: str) -> tuple[int, ...]:
+    """Where a tensor of an optimizer's state stands in it: what belongs to no parameter first, averages last."""
+    found, average = _OF_GROUP.fullmatch(name), _AVERAGE.fullmatch(name)
+    return (
+        (1, *map(int, found.groups()[:3])) if found is not None else (0,) if average is None else (2, int(average[1]))
+    )
+
+
+def _member(groups: Sequence[Sequence[str]], name: str) -> str | None:
+    """The parameter of a tensor of an optimizer's state, given its name and the parameters of all groups."""
+    found, average = _OF_GROUP.fullmatch(name), _AVERAGE.fullmatch(name)
+    if found is None and average is None:
+        return None
+    members = (
+        [n for group in groups for n in group] if found is None else dict(enumerate(groups)).get(int(found[1]), ())
+    )
+    number = int(found[3] if found is not None else average[1])  # type: ignore[index]
+    return members[number] if number < len(members) else None

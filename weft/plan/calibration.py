@@ -209,6 +209,21 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
     return MeasuredCluster(pairs, told["cpu"], told["cores"], told["memory_bytes"])
 
 
+def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda text: None) -> MeasuredCluster:
+    """What was measured on this machine before, if it is of as many cores; else it is measured now, with so many ranks, and kept."""
+    try:
+        found = here()
+        if found.cores == usable_cores() and len(found.measures) > 1:
+            return found
+    except UserError:
+        pass
+    tell("measuring what ranks on this machine cost each other, once")
+    measured = measure(sorted({n for n in ranks if n <= usable_cores()} | {2}))
+    if cache_folder() is not None:
+        measured.save()
+    return measured
+
+
 def _points(rows: Sequence[Sequence[float]]) -> Points:
     return tuple((float(x), float(y)) for x, y in rows)
 

@@ -6,7 +6,7 @@ print(weft.plan.scaling_plan(work, weft.plan.cluster("dgx-h100"), 32, [1, 8, 64,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,11 +89,11 @@ def family(split: ParallelSplit) -> str:
 
 def scaling_plan(
     work: StepWork, cluster: Cluster, batch: float, ranks: Sequence[int], *, total: float | None = None,
-    format: str | None = None, bucket: float = BUCKET, subject: str = "",
+    format: str | None = None, bucket: float = BUCKET, subject: str = "", possible: Callable[[ParallelSplit], bool] = lambda split: True,
 ) -> ScalingPlan:  # fmt: skip
     """Predict all splits of so many ranks. Each rank has `batch` examples; with `total` all of them together have so many.
 
-    `format` projects to other numbers (float16) on a described cluster.
+    `format` projects to other numbers (float16) on a described cluster. Splits that are not `possible` are left out.
     """
     wanted = sorted(set(ranks))
     _check(cluster, wanted, batch if total is None else total / wanted[-1])
@@ -104,8 +104,12 @@ def scaling_plan(
         among = cluster.work(work, n, format)
         stages = sum(1 for layer in among.layers if layer.parameters)
         found = [
-            predict(alone, among, s, cluster, each, bucket) for s in splits(n, cluster.ranks_per_node, stages, each)
+            predict(alone, among, s, cluster, each, bucket)
+            for s in splits(n, cluster.ranks_per_node, stages, each)
+            if possible(s)
         ]
+        if not found:
+            raise UserError("plan", f"there is no way to split this training between {n} ranks.")
         rows += _best_of_families(found, cluster.rank_memory(n))
     return ScalingPlan(
         subject, cluster.name, cluster.title, cluster.overlap, batch if total is None else total, total is not None,

@@ -1,5 +1,6 @@
 """The names of `weft.train`, each imported when it is first used (see weft/lazy.py)."""
 
+from ..runtime.free_memory import free_bytes as free_bytes
 from ..signals import Terminated as Terminated
 from .fit import Result as Result
 from .fit import find_batch as find_batch
@@ -8,7 +9,6 @@ from .fit import fit as fit
 from .folder import RunFolder as RunFolder
 from .generate import generate as generate
 from .generate import generated as generated
-from .memory import free_bytes as free_bytes
 from .rates import Rates as Rates
 from .results import Evaluation as Evaluation
 from .results import evaluated as evaluated

@@ -20,18 +20,21 @@ from .. import optim
 from ..errors import RunError, UserError
 from ..hints import nearest
 from ..locks import one_writer
+from ..mesh.world import world
 from ..nn.module import Module
+from ..parallel.sizes import AUTO
 from ..random import seed as set_seed
 from ..runtime import device
 from ..signals import Terminated
 from . import memory
+from .auto_split import ParallelChoice, Tell, agreed_choice, choose_parallel
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
-from .forecast import input_types
-from .making import TrainingPlan, make
+from .forecast import output_types
+from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
-from .ranks import Ranks
+from .ranks import Ranks, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training
 from .steps import Steps
@@ -77,6 +80,7 @@ def fit(
     overfit: int = 0,
     parallel: str | None = None,
     micro_batches: int | None = None,
+    on_split: Callable[[str], None] | None = None,
     folder: str | Path | Callable[[], Path] | None = None,
     resume: bool = False,
     on_step: Callable[[Now], None] | None = None,
@@ -91,11 +95,11 @@ def fit(
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
     `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
     `label_smoothing` change training batches only. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
-    result has the bits of one process with micro_batches=4. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
+    train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
-    own = {
-        k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
-    }
+    others = ("model", "data", "validation", "notes", "on_step", "on_epoch", "on_split")
+    own = {k: v for k, v in locals().items() if k not in others}
     _check_settings(optimizer, settings)
     _check_counts(
         epochs=epochs,
@@ -113,7 +117,12 @@ def fit(
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
+    refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
+    if parallel == AUTO:
+        choice = _automatic(model, data, plan, _number_of(batch), seed, [*refused], on_split)
+        parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
     ranks = Ranks.of(parallel, micro_batches)
+    ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
     with ExitStack() as held:
         last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
@@ -129,19 +138,17 @@ def fit(
                 None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
             )
             epochs = 1 if fast_dev_run else epochs
-        training, steps = make(model, train, plan)
+        training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
         if last is not None and last.exists():
             training.load(last)
-        else:
-            ranks.start_alike(model)
-        phase = Phase(model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1))
+        phase = Phase(training.model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1))
         if training.epoch < epochs:
             phase.begin(training.epoch)
         if run is None and ranks.leads:  # all checks have passed: create the folder only now
             run = _opened(folder, held)
-        _begin(training, run, own if notes is None else notes, steps.prepare)
+        _begin(training, run, own if notes is None else notes)
         watch = Watch(
-            training, steps, run, ranks, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
+            training, steps, run, ranks, epochs, len(train), keeps=folder is not None, max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
         )  # fmt: skip
         watched = WatchedExamples.of(validation, run.path if run is not None else None if folder is None else Path())
@@ -152,7 +159,7 @@ def fit(
                     phase.begin(training.epoch)
                     watch.begins_epoch()
                     for x, y in _rest_of_epoch(training, train):
-                        watch.stepped(steps.train(x, y), x.shape[0])
+                        watch.stepped(steps.step(x, y), x.shape[0])
                     watch.stop_if_bad()
                     row = _measured(training, steps, ranks, watch, validation, watched)
                     watch.ended_epoch(row)
@@ -168,9 +175,10 @@ def fit(
             if isinstance(stop, AskedToEnd):
                 raise Terminated from None
         finally:
-            model.unfreeze()
+            training.model.unfreeze()
             if run is not None:
                 run.close(ended, training.epoch)
+        training.places.make_whole(model)
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
 
@@ -195,6 +203,20 @@ def find_batch(model: Module, data: Any, plan: TrainingPlan | None = None) -> in
     _, steps = make(model, train, plan or TrainingPlan())
     steps.set_mode(training=True)
     return memory.choose_batch(steps.train, train.dataset)
+
+
+def _automatic(
+    model: Module, data: Any, plan: TrainingPlan, batch: int, seed: int, refused: Sequence[str], tell: Tell | None
+) -> ParallelChoice:
+    """The split that parallel="auto" stands for, the same in all processes."""
+    set_seed(seed)
+    train, _ = loaders(data, None, batch, seed)
+    output_types(model, plan.prepare or Same(), train.dataset.inputs(np.arange(1)))  # lazy parameters, in all processes
+    size = world().size
+    choice = agreed_choice(lambda: choose_parallel(model, train, plan, size, refused=refused))
+    if tell is not None and world().rank == 0:
+        tell(f"parallel={choice.parallel} was chosen: {choice.why}")
+    return choice
 
 
 def _number_of(batch: Any) -> int:
@@ -249,12 +271,13 @@ def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> 
     return RunFolder(path)
 
 
-def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any], prepare: Module) -> None:
+def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
     """Record the start of a new run, or the continuation of a resumed one."""
     if run is None:
         return
     if not run.checkpoint.exists():
-        run.start(settings, training.model, *input_types(prepare, training.loader.dataset.inputs(np.arange(1))))
+        assert training.described is not None
+        run.start(settings, training.described)
     else:
         run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)
@@ -289,13 +312,13 @@ def _checked(steps: Steps, ranks: Ranks, watch: Watch, batches: Any, watched: Wa
     for meter in steps.checks.values():
         meter.reset()
     for number, (x, y) in enumerate(arrays(batches)):
-        owner = 0 if watched is not None and watched.wants(start, x.shape[0]) else number % ranks.size
-        if owner == ranks.rank:
-            prediction = steps.check(x, y)
-            if watched is not None:
+        shown = watched is not None and watched.wants(start, x.shape[0])
+        if (0 if shown else number % ranks.size) == ranks.rank:
+            prediction = steps.check(x, y, shown)
+            if watched is not None and shown:
                 watched.take(start, prediction)
         start += x.shape[0]
         device().keep_up()
-        if ranks.size == 1:
+        if ranks.processes == 1:
             watch.stop_if_asked()
     return ranks.values(steps.checks)

@@ -29,13 +29,14 @@ import time
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import RunError, UserError
 from ..io import EventWriter, save
 from ..io.files import append_line, remove_stale, replace_file
+from ..io.graph_def import graph_def
 from ..io.json_values import json_value
 from ..locks import NAME as LOCK
 from ..locks import one_writer
@@ -51,6 +52,19 @@ def check_run_name(where: str, name: str) -> None:
     """A name is a folder of its own: `..` is the folder of all runs, which exist_ok=true would replace."""
     if not name or Path(name).name != name or name == ".." or not name.isprintable() or len(name) > LONGEST_NAME:
         raise UserError(where, f"the name of a run is one word without slashes, got {name!r}.")
+
+
+class DescribedNetwork(NamedTuple):
+    """What the folder of a run says of its network."""
+
+    parameters: int
+    graph: bytes | None = None  # for TensorBoard
+
+    @classmethod
+    def of(cls, model: Module, *examples: Any) -> DescribedNetwork:
+        """With its graph, if there are examples of its inputs."""
+        graph = graph_def(model, *examples) if examples else None
+        return cls(sum(prod(p.shape) for p in model.parameters()), graph)
 
 
 class RunFolder:
@@ -103,15 +117,14 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "state" / "last.safetensors"
 
-    def start(self, settings: Mapping[str, Any], model: Module, *examples: Any) -> None:
-        """Write what is known before the first step; with examples of the network's inputs also its graph, for TensorBoard."""
+    def start(self, settings: Mapping[str, Any], network: DescribedNetwork) -> None:
+        """Write what is known before the first step."""
         self.settings(settings)
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
-        parameters = sum(prod(p.shape) for p in model.parameters())
-        self.summary(parameters=parameters)
-        self.event("started", parameters=parameters, **settings)
-        if examples:
-            self._events().graph(model, *examples)
+        self.summary(parameters=network.parameters)
+        self.event("started", parameters=network.parameters, **settings)
+        if network.graph is not None:
+            self._events().encoded_graph(network.graph)
             self._events().flush()
 
     def settings(self, settings: Mapping[str, Any]) -> None:
@@ -175,18 +188,19 @@ class RunFolder:
             self.summary(ended=ended)
             self.event("ended", why=ended, epochs=epochs)
 
-    def weights(self, name: str, model: Module) -> None:
-        save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())
+    def weights(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Write the tensors of a network."""
+        save(self.path / "weights" / f"{name}.safetensors", tensors)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write another file as JSON."""
         self._write(name, json.dumps(json_value(content), indent=1) + "\n")
 
-    def keep_epochs(self, model: Module, epoch: int, wanted: Sequence[int]) -> None:
+    def keep_epochs(self, tensors: Mapping[str, Any], epoch: int, wanted: Sequence[int]) -> None:
         """Keep the weights of the best epochs and remove those of others."""
         folder = self.path / "weights"
         if epoch in wanted:
-            self.weights(f"epoch-{epoch:04}", model)
+            self.weights(f"epoch-{epoch:04}", tensors)
         for path in folder.glob("epoch-*.safetensors"):
             if path.stem not in {f"epoch-{number:04}" for number in wanted}:
                 path.unlink(missing_ok=True)

@@ -14,10 +14,10 @@ from ..graph.node import Type
 from ..nn.module import Module, is_made, own_tensors, without_values
 from ..ops.convert import asarray
 from ..runtime import device
+from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tensor import Tensor
 from ..tracing.trace import trace
 from ..tree import flatten
-from .memory import SHARE, free_bytes, size_text
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,15 @@ from ..precision import LossScale
 from ..report.text_format import counted
 from ..tensor import Tensor
 from ..tracing.jit import jit
-from .forecast import forecast, output_types
+from .folder import DescribedNetwork
+from .forecast import forecast, input_types, output_types
 from .names import Loss, Metrics
+from .network_split import SplitNetwork
+from .pipeline_steps import PipelineSteps
+from .places import TensorPlaces
+from .ranks import Ranks
 from .state import Training
-from .steps import Steps
+from .steps import StepParts, Steps
 from .task import makers_of, task_of
 
 PROBE = (64, 64)  # the shape of a parameter that an optimizer is tried on
@@ -82,8 +87,11 @@ class TrainingPlan:
         return sum(prod(t.shape) * t.dtype.itemsize for t in state if t.ndim) / (prod(PROBE) * small.dtype.itemsize)
 
 
-def make(model: Module, train: Any, plan: TrainingPlan) -> tuple[Training, Steps]:
-    """The network, its optimizer and its meters, ready for the first step."""
+def make(
+    model: Module, train: Any, plan: TrainingPlan, ranks: Ranks | None = None, *, describe: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> tuple[Training, Steps]:  # fmt: skip
+    """The network, its optimizer and its meters, ready for the first step. Several processes split the network, and `tell` how."""
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
     example = train.dataset.inputs(np.arange(1))
@@ -92,14 +100,28 @@ def make(model: Module, train: Any, plan: TrainingPlan) -> tuple[Training, Steps
     outputs = output_types(model, prepare, example)  # initializes lazy parameters
     if plan.loss is None:
         _check_outputs(outputs[0], train.dataset)
-    made = plan.optimizer_of(_groups(model, plan))
+    _check_body(model, plan)
+    ranks, groups = ranks or Ranks(), partial(_groups, plan, bool(set(model.named_parameters()) - set(plan.body)))
+    ranks.start_alike(model)
+    described = DescribedNetwork.of(model, *input_types(prepare, example)) if describe and ranks.leads else None
+    network = SplitNetwork(model, input_types(prepare, example)[0], train, ranks, tell or (lambda text: None))
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
-    steps = Steps(
-        model, prepare, task.loss, made, meters, checks, plan.precision, scale,
-        training_loss=plan.training_loss(task.loss), mix=plan.mix,
+    parts = StepParts(
+        network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix,
+        network.multiple,
     )  # fmt: skip
-    return Training(model, made, train, meters, scale), steps
+    if ranks.sizes.pipeline > 1:
+        steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
+    else:
+        steps = Steps(
+            parts, plan.optimizer_of(groups(network.model.named_parameters()) if plan.body else network.model)
+        )
+    places = TensorPlaces(network.model, steps.optimizer, network.parts, steps.stages)
+    training = Training(
+        network.model, steps.optimizer, train, meters, scale, ranks=ranks, described=described, given_places=places
+    )
+    return training, steps
 
 
 def _check_outputs(prediction: Type, dataset: Any) -> None:
@@ -111,17 +133,20 @@ def _check_outputs(prediction: Type, dataset: Any) -> None:
         )
 
 
-def _groups(model: Module, plan: TrainingPlan) -> Any:
-    """The parameters, in two groups if some are pretrained: those get a smaller learning rate."""
+def _check_body(model: Module, plan: TrainingPlan) -> None:
+    known = set(plan.body).intersection(model.named_parameters())
+    if plan.body and (not known or plan.rate is None):
+        raise UserError("fit", "body= requires names of parameters of the network and a learning rate to scale.")
+
+
+def _groups(plan: TrainingPlan, has_head: bool, parameters: Mapping[str, Tensor]) -> Any:
+    """Parameters in two groups if some of the network are pretrained: those get a smaller learning rate."""
     if not plan.body:
-        return model
-    parameters = model.named_parameters()
+        return list(parameters.values())
     body = [p for n, p in parameters.items() if n in set(plan.body)]
     head = [p for n, p in parameters.items() if n not in set(plan.body)]
-    if not body or plan.rate is None:
-        raise UserError("fit", "body= requires names of parameters of the network and a learning rate to scale.")
     slow = {"parameters": body, "rate": _part(plan.rate, plan.body_rate)}
-    return [slow, {"parameters": head}] if head else [slow]
+    return [slow, {"parameters": head}] if has_head else [slow]
 
 
 def _part(rate: Any, factor: float) -> Any:

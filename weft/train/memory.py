@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,51 +10,21 @@ import numpy as np
 from ..errors import RunError
 from ..report.text_format import counted
 from ..runtime import device
+from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tracing.compiled import CallMemory
 from ..tracing.jit import Jit
 
-SHARE = 0.9  # fraction of the free memory that may be used: the rest of the process needs some too
 MARGIN = 8  # relative difference of the workspaces of two nearly equal programs
 AHEAD = 4  # batches that a loader holds beside the one in use
 MOST_BATCH, LEAST_STEPS = 256, 20  # steps an epoch that an automatic batch size leaves
-LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-
-
-def free_bytes() -> int | None:
-    """Free memory of the GPU in use, else of the host; None if unknown."""
-    own = device().free_memory()
-    return _free_on_host() if own is None else own
-
-
-def _free_on_host() -> int | None:
-    """Free memory of the machine, or of the container."""
-    found = []
-    for line in _text("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) << 10)
-    for most, used in LIMITS:
-        limit, taken = _text(most).strip(), _text(used).strip()
-        if limit.isdigit() and taken.isdigit():
-            found.append(int(limit) - int(taken))
-    return max(0, min(found)) if found else None
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def need(step: Jit[Any], dataset: Any, batch: int) -> CallMemory:
     """The planned memory of a training step with this batch size. Nothing is run."""
-    return step.memory(*_like(dataset, batch))
+    return step.memory(*arrays_like(dataset, batch))
 
 
-def _like(dataset: Any, batch: int) -> list[np.ndarray]:
+def arrays_like(dataset: Any, batch: int) -> list[np.ndarray]:
     """Arrays with the types of a batch, without memory of their own."""
     ones = dataset.inputs(np.arange(1)), np.asarray(dataset.labels[:1])
     return [np.broadcast_to(np.zeros((), a.dtype.newbyteorder("=")), (batch, *a.shape[1:])) for a in ones]
@@ -66,12 +35,15 @@ def total(memory: CallMemory) -> int:
     return memory.total + AHEAD * memory.arguments
 
 
-def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> CallMemory:
+def check(
+    step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int, micro_batches: int = 1
+) -> CallMemory:
     """The memory of a step if it fits; else an error with a batch size that does. The step is compiled, as it must be anyway.
 
     `gradients` are the bytes of the gradients; accumulated over n calls, as many are kept as n - 1 has bits (optim/accumulation.py).
+    `micro_batches`: those of a batch, if it is computed in parts of this size.
     """
-    step.lower(*_like(dataset, batch))
+    step.lower(*arrays_like(dataset, batch))
     wanted, free = need(step, dataset, batch), free_bytes()
     if free is None or total(wanted) <= SHARE * free:
         return wanted
@@ -89,8 +61,10 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
     while start > 1 and total(wanted) * start / batch > SHARE * free:
         start //= 2
     smaller = _largest(lambda b: accumulating(b) <= SHARE * free, start)
+    times = -(-batch // smaller) if smaller else 0
+    change = f"micro_batches={micro_batches * times}" if micro_batches > 1 else f"batch={smaller} accumulate={accumulate * times}"  # fmt: skip
     advice = (
-        f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
+        f"{change} would fit, and sees as many examples a step"
         if smaller
         else "not even one example a step would fit: take a smaller network or smaller inputs"
     )
@@ -117,8 +91,3 @@ def _largest(fits: Callable[[int], bool], start: int) -> int:
     while start and not fits(start):
         start //= 2
     return start
-
-
-def size_text(count: float) -> str:
-    """Bytes as text."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

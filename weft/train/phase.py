@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from ..nn.module import Module
-from . import memory
 from .steps import Steps
 from .transfer import parts_of
 
@@ -42,7 +41,7 @@ class Phase:
         self.frozen = frozen
         gradients = sum(prod(p.shape) * p.dtype.itemsize for p in self.model.parameters())
         try:
-            memory.check(self.steps.train, self.train.dataset, self.train.batch, self.accumulate, gradients)
+            self.steps.check_memory(self.train, self.accumulate, gradients)
         except BaseException:
             self.model.unfreeze()
             raise

@@ -1,114 +1,146 @@
 """A training over several processes: what each of them does, and what they must agree on.
 
-Every process calls `fit` with the same arguments. Each has its micro-batches of every batch; rank 0 alone writes files. The processes take
-the same decisions because they take them on the same numbers: metrics are summed over all, and reasons to stop that only one of them knows
-(a signal, the time) are exchanged now and then.
+Every process calls `fit` with the same arguments. Those along the axis `data` have micro-batches of their own; those along `pipeline` and
+`model` share the network, and get the same examples. Rank 0 alone writes files. The processes take the same decisions because they take
+them on the same numbers: metrics are summed over all, and reasons to stop that only one of them knows (a signal, the time) are exchanged
+now and then.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..data.loader import Loader, Shard
 from ..errors import UserError
-from ..hints import nearest
-from ..mesh.mesh import Mesh, current, run_collective
+from ..mesh.mesh import current, run_collective
 from ..mesh.world import world
 from ..metrics import Metric
 from ..nn.module import Module
 from ..ops.collective import all_reduce, broadcast
+from ..parallel.sizes import DATA, MODEL, PIPELINE, ParallelSizes, read_sizes
 from ..tensor import Tensor
 
-AXIS = "data"
 AGREE_SECONDS = 0.25  # between two exchanges of reasons to stop
+ONE = ParallelSizes()
+PER_STAGE = 4  # micro-batches for each stage of a pipeline, unless their number is given
 
 
 class Ranks:
-    """The processes of a data-parallel training; one process is a special case."""
+    """The processes of a training; one process is a special case."""
 
-    def __init__(self, size: int = 1, micro_batches: int | None = None) -> None:
-        self.micro_batches = micro_batches or size
-        if self.micro_batches % size:
+    def __init__(self, sizes: ParallelSizes = ONE, micro_batches: int | None = None) -> None:
+        self.sizes, self.size, self.processes = sizes, sizes.data, sizes.processes
+        self._given = micro_batches
+        if micro_batches is not None and micro_batches % self.size:
             raise UserError(
                 "fit",
-                f"{size} processes cannot share {self.micro_batches} micro-batches evenly. Take a multiple of {size}.",
+                f"{self.size} processes cannot share {micro_batches} micro-batches evenly. Take a multiple of {self.size}.",
             )
-        self.size = size
-        self.rank = current().index(AXIS) if size > 1 else 0
-        self.accumulate = self.micro_batches // size
+        self.micro_batches = micro_batches or self.size
+        places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
+        self.rank, self.stage, _ = places
+        self.leads = not any(places)  # whether this process writes files
         self._interval, self._since, self._last = 1, 0, time.monotonic()
 
     @classmethod
     def of(cls, parallel: str | None, micro_batches: int | None) -> Ranks:
         """From a setting such as "data:4"; the mesh is made if there is none. Without it, there is one process."""
-        size = processes_of(parallel)
-        if size > 1 and not _has_mesh(size):
-            Mesh(data=size)
-        return cls(size, micro_batches)
+        sizes = read_sizes(parallel, world().size)
+        if sizes.processes > 1:
+            sizes.mesh()
+        return cls(sizes, micro_batches)
+
+    def _index(self, axis: str) -> int:
+        return current().index(axis) if getattr(self.sizes, axis) > 1 else 0
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes files."""
-        return self.rank == 0
+    def accumulate(self) -> int:
+        """The calls of a step for each batch; a pipeline takes all micro-batches of this process in one."""
+        return 1 if self.sizes.pipeline > 1 else self.micro_batches // self.size
 
     # --- data ---------------------------------------------------------------------------------------------------------------------
 
     def shard(self, loader: Any) -> Any:
         """The loader with this process's micro-batches of every batch."""
+        if self.sizes.pipeline > 1:
+            self.micro_batches = self.size * self._per_pipeline(loader.batch)
         if self.micro_batches == 1:
             return loader
         if not isinstance(loader, Loader):
             raise UserError("fit", "micro-batches require a weft.data.Loader of training data.")
+        count = self.accumulate
+        parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
             loader.dataset, loader.batch, shuffle=loader.shuffle, seed=loader.seed, drop_last=loader.drop_last,
-            workers=loader.workers, prefetch=loader.prefetch,
-            shard=Shard(self.micro_batches, self.rank * self.accumulate, self.accumulate),
+            workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count),
         )  # fmt: skip
+
+    def _per_pipeline(self, batch: int) -> int:
+        """The micro-batches of a pipeline: as given, or as many as keep its stages busy and divide the batch evenly."""
+        if self._given is not None:
+            return self._given // self.size
+        return largest_divisor(batch // self.size, PER_STAGE * self.sizes.pipeline)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The optimizer's settings: it averages over processes and micro-batches."""
-        if self.micro_batches == 1:
+        if self.micro_batches == 1 and self.sizes.pipeline == 1:
             return dict(given)
         if given.get("accumulate", 1) != 1:
             raise UserError(
                 "fit", "micro_batches= says how gradients are accumulated; accumulate= is not given beside it."
             )
-        return {**given, "accumulate": self.accumulate, **({"axis": AXIS} if self.size > 1 else {})}
+        return {**given, "accumulate": self.accumulate, **({"axis": DATA} if self.size > 1 else {})}
+
+    def check(self, refused: Mapping[str, Sequence[str]]) -> None:
+        """Reject axes that settings do not go with, given with the names of these settings."""
+        for axis, names in refused.items():
+            if getattr(self.sizes, axis) > 1:
+                raise UserError(
+                    "fit", f"{names[0]}= cannot be used with parallel={self.sizes}. Use data:{self.processes}."
+                )
 
     # --- what all agree on ----------------------------------------------------------------------------------------------------------
 
     def start_alike(self, model: Module) -> None:
         """Give all processes the parameters of rank 0."""
-        if self.size > 1:
-            for tensor in model.named_tensors().values():
-                tensor.assign(broadcast(tensor.detach(), AXIS))
+        for tensor in model.named_tensors().values() if self.processes > 1 else ():
+            for axis in self.sizes.axes:
+                tensor.assign(broadcast(tensor.detach(), axis))
 
     def values(self, meters: Mapping[str, Metric]) -> dict[str, float]:
         """The values of metrics over the examples of all processes."""
-        return {name: float(self._merged(meter).value().item()) for name, meter in meters.items()}
+        return {name: float(self.merged(meter).value().item()) for name, meter in meters.items()}
 
-    def _merged(self, meter: Metric) -> Metric:
-        if self.size == 1:
-            return meter
+    def merged(self, meter: Metric) -> Metric:
+        """A metric over the examples of all processes."""
         whole = copy.copy(meter)
         for name, tensor in vars(meter).items():
             if isinstance(tensor, Tensor):
-                setattr(whole, name, all_reduce(tensor.detach(), AXIS))
+                setattr(whole, name, self._total(tensor.detach()))
         return whole
+
+    def _total(self, count: Tensor) -> Tensor:
+        """Sum counts over batches of all processes. Those of a pipeline are made by its last stage."""
+        if self.sizes.pipeline > 1:
+            count = broadcast(count, PIPELINE, self.sizes.pipeline - 1)
+        return all_reduce(count, DATA) if self.size > 1 else count
+
+    def own_share(self, total: Tensor) -> Tensor:
+        """What this process has of such a sum after a checkpoint was loaded: the first one has all of it."""
+        return total if self.rank == 0 else total * 0
 
     def gathered(self, *numbers: float) -> list[list[float]]:
         """Numbers of all processes, by rank. All of them come here."""
-        if self.size == 1:
-            return [list(numbers)]
-        found: list[list[float]] = run_collective(
-            "all_gather", np.array(numbers, np.float64), AXIS, current().axes, "summed"
-        ).tolist()
-        return found
+        found = np.array(numbers, np.float64)
+        for axis in reversed(self.sizes.axes):
+            found = run_collective("all_gather", found, axis, current().axes, "summed")
+        rows: list[list[float]] = found.reshape(-1, len(numbers)).tolist()
+        return rows
 
     def agreed(self, *wishes: float, now: bool = False) -> tuple[float, ...]:
         """The largest wish of any process, for each of several; zeros while nobody has been asked.
@@ -116,7 +148,7 @@ class Ranks:
         It is called by all processes after the same steps. They exchange wishes four times a second: how many steps that is, they
         agree on, too.
         """
-        if self.size == 1:
+        if self.processes == 1:
             return wishes
         self._since += 1
         if self._since < self._interval and not now:
@@ -124,32 +156,31 @@ class Ranks:
         moment = time.monotonic()
         taken = (moment - self._last) / self._since
         given = np.array([*wishes, taken])
-        *found, longest = run_collective("all_reduce", given, AXIS, current().axes, "max", "summed").tolist()
+        for axis in self.sizes.axes:
+            given = run_collective("all_reduce", given, axis, current().axes, "max", "summed")
+        *found, longest = given.tolist()
         self._interval = max(1, min(1000, int(AGREE_SECONDS / max(longest, 1e-6))))
         self._since, self._last = 0, moment
         return tuple(found)
 
 
-def processes_of(parallel: str | None) -> int:
-    """The number of processes of a setting such as "data:4".
+def refused_axes(settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The axes that settings do not go with, and which settings.
 
-    >>> processes_of("data:4"), processes_of(None)
-    (4, 1)
+    >>> refused_axes({"freeze": 1, "local_steps": 1})
+    {'pipeline': ['freeze']}
     """
-    if parallel is None:
-        return 1
-    kind, _, count = str(parallel).partition(":")
-    if kind != AXIS:
-        raise UserError("fit", f"parallel is data:N, got {parallel!r}. {nearest(kind, [AXIS])}")
-    if not count:
-        return world().size
-    if not count.isdecimal() or int(count) < 1:
-        raise UserError("fit", f"parallel is data:N with 1 process or more, got {parallel!r}.")
-    return int(count)
+    found: dict[str, list[str]] = {}
+    for name, axes in {"freeze": (PIPELINE,), "freeze_layers": (PIPELINE,), "local_steps": (PIPELINE, MODEL)}.items():
+        if settings.get(name) not in (None, 0, 1 if name == "local_steps" else 0):
+            for axis in axes:
+                found.setdefault(axis, []).append(name)
+    return found
 
 
-def _has_mesh(size: int) -> bool:
-    try:
-        return current().sizes.get(AXIS) == size
-    except UserError:
-        return False
+def largest_divisor(number: int, most: int) -> int:
+    """
+    >>> largest_divisor(48, 10), largest_divisor(7, 4)
+    (8, 1)
+    """
+    return next(n for n in range(max(1, min(most, number)), 0, -1) if number % n == 0)

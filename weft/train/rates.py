@@ -44,7 +44,7 @@ def sweep(training: Training, steps: Steps, batches: Any, rate_of: Callable[[Ten
     rates, losses, mean = [], [], 0.0
     with unchanged(training):
         for number, (x, y) in zip(range(count), _endless(batches), strict=False):
-            value = float(steps.train(x, y).item())
+            value = float(steps.step(x, y).item())
             mean = SMOOTH * mean + (1.0 - SMOOTH) * value
             losses.append(mean / (1.0 - SMOOTH ** (number + 1)))
             rates.append(float(rate_of(asarray(float(number))).item()))

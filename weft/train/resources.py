@@ -6,7 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-from .memory import free_bytes
+from ..runtime.free_memory import free_bytes
 
 
 def resources() -> dict[str, float | int | None]:

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from ..io.safetensors import Content, read
 from ..metrics import Metric
 from ..nn.module import Module
 from ..optim import Optimizer
-from ..optim.optimizer import COLLECTED
 from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
+from .folder import DescribedNetwork
+from .places import TensorPlaces
+from .ranks import Ranks
 
 FORMAT = "2"  # 1 had no checksum
 PREVIOUS = "previous.safetensors"  # the checkpoint before the last, in the same folder
@@ -53,6 +56,14 @@ class Training:
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # a row an epoch
     best: dict[str, float] = field(default_factory=dict)  # the row with the best result
+    ranks: Ranks = field(default_factory=Ranks)
+    described: DescribedNetwork | None = None  # the whole network, for the folder of the run
+    given_places: TensorPlaces | None = None  # None: in every process
+
+    @cached_property
+    def places(self) -> TensorPlaces:
+        """Where its tensors are."""
+        return self.given_places or TensorPlaces(self.model, self.optimizer)
 
     @property
     def calls_per_batch(self) -> int:
@@ -64,19 +75,25 @@ class Training:
         return self.optimizer.averaged() if self.optimizer.averages else nullcontext()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that a step reads or changes, by name."""
-        found = {f"model.{name}": t for name, t in self.model.named_tensors().items()}
+        """Every tensor of this process that a step reads or changes, by name."""
+        found = {f"model.{name}": t for name, t in self.places.network().items()}
         found |= {f"optimizer.{name}": t for name, t in self.optimizer.named_state().items()}
-        for name, meter in self.meters.items():
-            found |= {f"meter.{name}.{n}": t for n, t in vars(meter).items() if isinstance(t, Tensor)}
+        return found | self._others()
+
+    def _others(self) -> dict[str, Tensor]:
+        """Those that belong neither to the network nor to the optimizer."""
+        found = {f"meter.{name}.{n}": t for name, meter in self.meters.items() for n, t in _tensors(meter)}
         if self.scale is not None:
             found |= {"scale.scale": self.scale.scale, "scale.good_steps": self.scale.good_steps}
         return found
 
-    def whole_tensors(self) -> dict[str, Tensor]:
-        """The same, of whole parameters: state that processes share is gathered, so all of them come here."""
-        others = {name: t for name, t in self.tensors().items() if not name.startswith("optimizer.")}
-        return others | {f"optimizer.{name}": t for name, t in self.optimizer.whole_state().items()}
+    def whole_tensors(self) -> dict[str, Any]:
+        """The same, of the whole network and of the examples of all processes, which come here together."""
+        found = {f"model.{name}": t for name, t in self.places.whole_network().items()}
+        found |= {f"optimizer.{name}": t for name, t in self.places.whole_optimizer().items()}
+        merged = {name: self.ranks.merged(meter) for name, meter in self.meters.items()}
+        counts = {f"meter.{name}.{n}": t for name, meter in merged.items() for n, t in _tensors(meter)}
+        return found | self._others() | counts
 
     def save(self, path: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Write a checkpoint. The last one stays until this one is complete, and then becomes the previous one."""
@@ -97,26 +114,43 @@ class Training:
     def load(self, path: Path) -> None:
         """Restore a checkpoint of the same network and settings. Nothing changes unless all of it fits."""
         values, facts = _read(path)
-        kept = self.optimizer.local_state(
-            {n.removeprefix("optimizer."): t for n, t in values.items() if n.startswith("optimizer.")}
-        )
-        values |= {f"optimizer.{name}": t for name, t in kept.items()}
-        own = self.tensors()
-        missing = [n for n in own if n not in values and not n.startswith(f"optimizer.{COLLECTED}")]
-        extra = [n for n in values if n not in own and not n.startswith("random.")]
-        wrong = [n for n in own if n in values and values[n].shape != own[n].shape]
-        if missing or extra or wrong:
-            words = f"missing: {missing[:5]}, not known here: {extra[:5]}, other shapes: {wrong[:5]}"
-            raise RunError("resume", f"{path} belongs to another network or other settings. {words}.")
-        for name, tensor in own.items():
-            if name in values:
-                tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
+        local = self._local(path, values)
+        for name, tensor in self.tensors().items():
+            if name in local:
+                tensor.assign(as_tensor(local[name]).astype(tensor.dtype))
         default_generator.state = (values["random.key"], values["random.offset"])
         self.loader.load(facts["loader"])
         self.epoch = facts["epoch"]
         self.steps, self.batches = (facts[name] * self.calls_per_batch for name in ("steps", "batches"))
         self.seconds = facts["seconds"]
         self.history, self.best = facts["history"], facts["best"]
+
+    def _local(self, path: Path, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What this process has of the tensors of a checkpoint; an error unless all of them fit."""
+        given = {n: v for n, v in values.items() if not n.startswith(("optimizer.", "random."))}
+        shapes = {f"model.{n}": shape for n, shape in self.places.shapes().items()}
+        shapes |= {n: t.shape for n, t in self._others().items()}
+        state, missing, extra = self.places.local_optimizer(_below(values, "optimizer."))
+        missing += [n for n in shapes if n not in given]
+        extra += [n for n in given if n not in shapes]
+        wrong = [n for n, shape in shapes.items() if n in given and given[n].shape != shape]
+        own = self.optimizer.named_state()
+        wrong += [f"optimizer.{n}" for n, v in state.items() if as_tensor(v).shape != own[n].shape]
+        if missing or extra or wrong:
+            words = f"missing: {missing[:5]}, not known here: {extra[:5]}, other shapes: {wrong[:5]}"
+            raise RunError("resume", f"{path} belongs to another network or other settings. {words}.")
+        found = {f"model.{n}": v for n, v in self.places.local_network(_below(values, "model.")).items()}
+        found |= {f"optimizer.{n}": v for n, v in state.items()}
+        counts = {n: self.ranks.own_share(v) if n.startswith("meter.") else v for n, v in given.items()}
+        return found | {n: v for n, v in counts.items() if n in self._others()}
+
+
+def _below(values: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _tensors(meter: Metric) -> list[tuple[str, Tensor]]:
+    return [(name, tensor) for name, tensor in vars(meter).items() if isinstance(tensor, Tensor)]
 
 
 def _keep(path: Path) -> None:

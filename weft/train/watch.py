@@ -58,10 +58,12 @@ class Watch:
 
     def __init__(
         self, training: Training, steps: Steps, run: RunFolder | None, ranks: Ranks, epochs: int, per_epoch: int, *,
-        max_seconds: float | None, save_seconds: float, patience: int | None, keep: int, on_step: Callable[[Now], None] | None,
+        keeps: bool, max_seconds: float | None, save_seconds: float, patience: int | None, keep: int,
+        on_step: Callable[[Now], None] | None,
     ) -> None:  # fmt: skip
+        """`keeps`: whether the run has a folder; the first of several processes alone writes to it."""
         self.training, self.steps, self.run, self.epochs, self.per_epoch = training, steps, run, epochs, per_epoch
-        self.ranks = ranks
+        self.ranks, self.keeps = ranks, keeps
         self.max_seconds, self.save_seconds, self.patience, self.keep = max_seconds, save_seconds, patience, keep
         self.on_step = on_step
         self.before, self.start = training.seconds, time.monotonic()
@@ -152,7 +154,7 @@ class Watch:
         """Write a checkpoint, unless the loss is not finite."""
         self.stop_if_bad()
         self.training.seconds = self.seconds()
-        tensors = self.training.whole_tensors()
+        tensors = self.training.whole_tensors() if self.keeps else {}
         if self.run is not None:
             self.training.save(self.run.checkpoint, tensors)
         self.last_save = time.monotonic()
@@ -169,15 +171,16 @@ class Watch:
         better = is_better(row, training.best)
         training.history.append(row)
         training.best = row if better else training.best
+        self._write_weights(row, better)
         if self.run is not None:
-            self._write(self.run, row, better)
+            self._write(self.run, row)
         self.save()
         if self.patience is not None and training.epoch - int(training.best["epoch"]) >= self.patience:
             raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _tell_of_ranks(self) -> None:
         """How fast each of several processes was, and what memory it has."""
-        if self.ranks.size == 1:
+        if self.ranks.processes == 1:
             return
         used = resources().get("memory_bytes") or 0
         table = self.ranks.gathered(os.getpid(), self.speed() / self.ranks.size, used)
@@ -185,13 +188,21 @@ class Watch:
             assert self.run is not None
             self.run.event("rank", rank=rank, pid=int(pid), examples_per_second=round(speed, 1), memory=int(memory))
 
-    def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
+    def _write_weights(self, row: dict[str, float], better: bool) -> None:
+        """Write the weights of an epoch, which all processes gather together."""
+        if not self.keeps:
+            return
         with self.training.averaged():
+            tensors, run = self.training.places.whole_network(), self.run
+            if run is None:
+                return
             if better:
-                run.weights("best", self.training.model)
-            run.weights("last", self.training.model)
+                run.weights("best", tensors)
+            run.weights("last", tensors)
             if self.keep:
-                run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
+                run.keep_epochs(tensors, int(row["epoch"]), best_epochs(self.training.history, self.keep))
+
+    def _write(self, run: RunFolder, row: dict[str, float]) -> None:
         run.rows(self.training.history)
         run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
         run.event("epoch", **row)
@@ -203,7 +214,7 @@ class Watch:
         step = int(self.steps.first_bad.item())
         if step < 0:
             return
-        tensors = self.training.model.named_tensors()
+        tensors = self.training.places.network()
         bad = [name for name, t in tensors.items() if not math.isfinite(float(t.detach().sum().item()))]
         where = f"in {', '.join(bad[:3])}" if bad else "in no parameter yet"
         raise RunError(

@@ -68,15 +68,19 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
 
 
-def choose_split(model: Module, *examples: Any, ranks: int, speeds: Speeds | None = None) -> SplitChoice:
+def choose_split(
+    model: Module, *examples: Any, ranks: int, speeds: Speeds | None = None, all_layers: bool = False
+) -> SplitChoice:
     """The best plan found for `split`, given inputs or their shapes, with the batch. Nothing is computed or changed.
+
+    With `all_layers`, every layer that can be split is split, also where it would be faster whole.
 
     >>> from weft import nn
     >>> net = nn.Sequential(nn.Linear(1024, 4096, activation="relu"), nn.Linear(4096, 1024))
     >>> choose_split(net, (512, 1024), ranks=4).plan
     {'layers.0': 'output', 'layers.1': 'input'}
     """
-    search = PlanSearch(model, examples, ranks, speeds or Speeds())
+    search = PlanSearch(model, examples, ranks, speeds or Speeds(), all_layers=all_layers)
     rules = search.best()
     paths = {layer: path for path, layer in model.named_modules().items()}
     costs = search.costs.by_layer(rules)
@@ -93,7 +97,9 @@ def choose_split(model: Module, *examples: Any, ranks: int, speeds: Speeds | Non
 class PlanSearch:
     """Descent over plans, from several uniform ones, by changing one layer or two that follow each other."""
 
-    def __init__(self, model: Module, examples: Sequence[Any], ranks: int, speeds: Speeds) -> None:
+    def __init__(
+        self, model: Module, examples: Sequence[Any], ranks: int, speeds: Speeds, *, all_layers: bool = False
+    ) -> None:
         self.ranks, self.speeds = ranks, speeds
         self.flow = flow_of_all(model, examples)
         self.costs = PlanCosts(self.flow, ranks)
@@ -101,7 +107,8 @@ class PlanSearch:
         self.options: dict[Module, list[type[SplitLayer] | None]] = {}
         for call in self.flow.calls:
             if type(call.layer) in SPLITS:
-                self.options[call.layer] = [None, *self._possible(call, tied)]
+                possible: list[type[SplitLayer] | None] = list(self._possible(call, tied))
+                self.options[call.layer] = possible if all_layers and possible else [None, *possible]
 
     def seconds(self, rules: Rules) -> float:
         """The modelled time of a training step."""
@@ -127,10 +134,9 @@ class PlanSearch:
         found = {}
         for layer, options in self.options.items():
             named = {o.how: o for o in options if o is not None}
-            for how in order:
-                if how in named:
-                    found[layer] = named[how]
-                    break
+            chosen = next((named[how] for how in order if how in named), options[0])
+            if chosen is not None:
+                found[layer] = chosen
         return found
 
     def _descend(self, rules: Mapping[Module, type[SplitLayer]]) -> dict[Module, type[SplitLayer]]:

@@ -190,6 +190,7 @@ class ByBatch(SplitLayer):
             raise UserError(
                 "split", f"{kind(layer)} has parts with parameters, which cannot be split by batch. Split those."
             )
+        divisible(layer, "the batch", shapes.x[0], shapes.ranks)
         examples = Layout(0, None)
         return examples, examples
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 from ...errors import UserError
 from ...mesh import mesh as meshes
 from ...mesh.parts import part_of
-from ...nn.module import Module, own_tensors
-from ...nn.replace import replace_layers
+from ...nn.module import Module, own_tensors, without_value
+from ...nn.replace import replace_layers, replace_tensors
 from .choose import choose_split
 from .flow import Flow, flow_of
 from .layer import Shapes, SplitLayer, SplitPlace
@@ -45,6 +45,7 @@ def split(
     layouts = propagate(flow, rules, ranks)
     new = _split_layers(flow, rules, layouts, axis, ranks)
     _check_cuts(model, flow, new)
+    _free_whole_tensors(new)
     if model in new:
         return new[model]  # type: ignore[return-value]
     replace_layers(model, new)
@@ -78,6 +79,14 @@ def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: 
                 "split", f"{type(call.layer).__name__} is called with inputs of several shapes and cannot be split."
             )
     return {layer: chosen[layer](layer, place) for layer, place in places.items()}
+
+
+def _free_whole_tensors(new: Mapping[Module, Module]) -> None:
+    """Free the values of tensors of which each process has its part now; the layers that were replaced keep their shapes."""
+    for layer, made in new.items():
+        parts = made.named_tensors()
+        cut = {t: without_value(t) for name, t in layer.named_tensors().items() if part_of(parts[name]) is not None}
+        replace_tensors(layer, cut)
 
 
 def _check_cuts(model: Module, flow: Flow, new: Mapping[Module, Module]) -> None:

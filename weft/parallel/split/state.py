@@ -10,55 +10,77 @@ import numpy as np
 from ...errors import UserError
 from ...mesh.parts import Part, part_of
 from ...nn.module import Module
+from ...nn.replace import replace_layers, replace_tensors
 from ...ops.collective import all_gather
 from ...ops.convert import asarray
+from ...ops.convert import parameter as as_parameter
 from ...optim.optimizer import Optimizer
 from ...tensor import Tensor
-from .layer import part_values
+from .layer import SplitLayer, part_values
 
 
 def whole_state(model: Module) -> dict[str, np.ndarray]:
     """All tensors of a network by path, gathered from the parts of all processes, which call this together."""
-    return {path: _whole(tensor, part_of(tensor)) for path, tensor in model.named_tensors().items()}
+    return {path: whole_value(tensor, part_of(tensor)) for path, tensor in model.named_tensors().items()}
 
 
 def load_whole(model: Module, values: Mapping[str, Any]) -> None:
     """Load whole tensors by path: each process keeps its parts. All names and shapes must match."""
     own = model.named_tensors()
-    model.load({path: _own(values[path], part_of(own[path]), path) if path in own else values[path] for path in values})
+    model.load({n: own_value(values[n], part_of(own[n]), n) if n in own else values[n] for n in values})
+
+
+def make_whole(model: Module, values: Mapping[str, Any]) -> None:
+    """Undo `split`, or what a pipeline has freed: the network has its own layers again, and these values in every process."""
+    replace_layers(model, {part: part._layer for part in model.modules() if isinstance(part, SplitLayer)})
+    new: dict[Tensor, Tensor] = {}
+    for name, tensor in model.named_tensors().items():
+        value = asarray(values[name], dtype=tensor.dtype, copy=True)
+        if tensor._node.abstract:
+            new[tensor] = as_parameter(value) if tensor.requires_grad else value.realize()
+        else:
+            tensor.assign(value)
+    replace_tensors(model, new)
 
 
 def whole_optimizer_state(optimizer: Optimizer) -> dict[str, np.ndarray]:
     """The state of an optimizer of a split network by name, gathered from the parts of all processes, which call this together."""
+    return gathered_parts(optimizer, optimizer.named_state() | optimizer.whole_state())
+
+
+def gathered_parts(optimizer: Optimizer, state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """State of the parameters that this process has, with the parts of other processes."""
     parts = _parts_of_state(optimizer)
-    return {name: _whole(tensor, parts.get(name)) for name, tensor in optimizer.named_state().items()}
+    return {name: whole_value(t, parts.get(name) if t.ndim else None) for name, t in state.items()}
 
 
 def load_whole_optimizer(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
     """Load what `whole_optimizer_state` gave: each process keeps its parts."""
+    optimizer.load(optimizer.local_state(own_parts(optimizer, values)))
+
+
+def own_parts(optimizer: Optimizer, values: Mapping[str, Any]) -> dict[str, Any]:
+    """State of the parameters that this process has, of that of whole ones."""
     parts = _parts_of_state(optimizer)
-    optimizer.load({name: _own(value, parts.get(name), name) for name, value in values.items()})
+    return {n: own_value(v, parts.get(n) if asarray(v).ndim else None, n) for n, v in values.items()}
 
 
 def _parts_of_state(optimizer: Optimizer) -> dict[str, Part]:
-    """How tensors of the state that belong to parts of parameters, and have their shapes, were cut."""
-    owners = optimizer.state_parameters()
-    tensors, found = optimizer.named_state(), {}
-    for name, parameter in owners.items():
-        part = part_of(parameter)
-        if part is not None and tensors[name].shape == parameter.shape:
-            found[name] = part
-    return found
+    """How the parameters that tensors of the state belong to were cut. The tensors were cut alike; counts were not."""
+    owners = {name: part_of(p) for name, p in optimizer.state_parameters().items()}
+    return {name: part for name, part in owners.items() if part is not None}
 
 
-def _whole(tensor: Tensor, part: Part | None) -> np.ndarray:
+def whole_value(value: Any, part: Part | None) -> np.ndarray:
+    """A whole tensor, given this process's part; all processes along the axis of the part come here."""
     if part is None:
-        return tensor.numpy()
-    values = all_gather(tensor.detach(), part.axis).numpy()
+        return asarray(value).numpy()
+    values = all_gather(asarray(value).detach(), part.axis).numpy()
     return np.take(np.concatenate(list(values), axis=part.dim), range(part.size), axis=part.dim)
 
 
-def _own(value: Any, part: Part | None, name: str) -> Any:
+def own_value(value: Any, part: Part | None, name: str) -> Any:
+    """This process's part of a whole tensor."""
     if part is None:
         return value
     whole = asarray(value).numpy()

@@ -11,7 +11,7 @@ from nicegui import ui
 
 from ...errors import WeftError
 from ...jobs.network_store import NetworkStore
-from ...train.memory import SHARE, free_bytes
+from ...runtime.free_memory import SHARE, free_bytes
 from ...zoo.catalogue import FACTS
 from ..library.designs import (
     BATCHES,
