@@ -19,7 +19,7 @@ from ..dtypes import DType, int32
 from ..errors import UserError
 from ..ops.creation import arange, zeros
 from ..ops.elementwise import maximum
-from ..ops.movement import broadcast_to, expand_dims, reshape
+from ..ops.movement import broadcast_to, expand_dims, permute_dims, reshape, squeeze
 from ..tensor import Tensor, as_tensor
 from ..tracing.context import outside
 from .checks import check_count
@@ -35,7 +35,7 @@ class CachedLayer(Hashable, Protocol):
 
 @dataclass
 class _LayerCache:
-    keys: Tensor  # (batch, capacity, key heads, width)
+    keys: Tensor  # (batch, key heads, capacity, width): what a head reads is contiguous
     values: Tensor
 
 
@@ -61,7 +61,7 @@ class KVCache:
             self.padding = _state((self.batch,), int32) if padded else None
 
     def _made(self, heads: int, width: int, dtype: DType) -> _LayerCache:
-        shape = (self.batch, self.capacity, heads, width)
+        shape = (self.batch, heads, self.capacity, width)
         return _LayerCache(_state(shape, dtype), _state(shape, dtype))
 
     @property
@@ -72,7 +72,7 @@ class KVCache:
     def fits(self, layers: Collection[Any]) -> bool:
         """Whether its layers are among these, with the sizes and dtypes that it was made for."""
         found = set(layers)
-        rows = {layer: (*kept.keys.shape[2:], kept.keys.dtype) for layer, kept in self.layers.items()}
+        rows = {layer: (*kept.keys.shape[1::2], kept.keys.dtype) for layer, kept in self.layers.items()}
         return all(layer in found and layer.cache_row() == row for layer, row in rows.items())
 
     def begin(self, length: Any, padding: Any = None) -> CachePass:
@@ -115,14 +115,12 @@ class CachePass:
     def store(self, layer: CachedLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (batch, time, key heads, width); those to attend to."""
         kept = self._layer(layer, k)
-        if self.filled is None:
-            kept.keys.assign(kept.keys.at[:, : k.shape[1]].set(k))
-            kept.values.assign(kept.values.at[:, : k.shape[1]].set(v))
-            return k, v
-        row = self.filled - 1
-        kept.keys.assign(kept.keys.at[:, row].set(reshape(k, (k.shape[0], *k.shape[2:]))))
-        kept.values.assign(kept.values.at[:, row].set(reshape(v, (v.shape[0], *v.shape[2:]))))
-        return kept.keys, kept.values
+        for held, new in ((kept.keys, k), (kept.values, v)):
+            if self.filled is None:
+                held.assign(held.at[:, :, : new.shape[1]].set(_heads_first(new)))
+            else:
+                held.assign(held.at[:, :, self.filled - 1].set(squeeze(new, axis=1)))
+        return (k, v) if self.filled is None else (_heads_first(kept.keys), _heads_first(kept.values))
 
     def key_lengths(self) -> Tensor | None:
         """How many rows of each example are filled, (batch,); None if the pass attends to its own tokens only."""
@@ -146,6 +144,11 @@ class CachePass:
             wanted = f"up to {cache.capacity} tokens" if self.filled is None else "one token"
             raise UserError(where, f"{wanted} of {cache.batch} examples are required, got {time} of {batch}.")
         return cache.layers[layer]
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """(batch, time, heads, width) as (batch, heads, time, width), or back."""
+    return permute_dims(x, (0, 2, 1, 3))
 
 
 def _state(shape: tuple[int, ...], dtype: DType) -> Tensor:
