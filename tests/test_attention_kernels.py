@@ -42,6 +42,8 @@ CASES = {
     "window": Case((1, 2, 1, 90, 300, 4, 4), (20, 5, "lower_right")),
     "lengths": Case((3, 1, 1, 9, 40, 4, 6), LOWER, 0.0, ("lengths",)),
     "lengths, upper left, mask": Case((3, 2, 1, 9, 40, 4, 6), UPPER, 0.0, ("mask", "lengths")),
+    "one query": Case((3, 4, 2, 1, 300, 20, 5), LOWER, 0.0, ("lengths",)),
+    "few queries, all": Case((2, 2, 1, 3, 141, 16, 40), (90, 2, "lower_right"), 0.2, ("mask", "bias", "lengths", "slopes", "key", "offset")),
     "bias and slopes": Case((2, 2, 2, 17, 33, 6, 3), LOWER, 0.0, ("bias", "slopes")),
     "dropout": Case((2, 2, 1, 17, 33, 6, 3), FULL, 0.3, ("key", "offset")),
     "dropout, keys in fours": Case((2, 2, 1, 17, 68, 6, 3), LOWER, 0.3, ("key", "offset")),
@@ -93,7 +95,7 @@ def assert_right(case: Case, dtype: Any, how: Any = weft.jit) -> None:
         close(y.numpy(), expected, y.dtype, slack=4.0 if y.dtype is weft.float32 else 1.0)
 
 
-@pytest.mark.parametrize("name", cases("one", "causal, several blocks of keys", "lower right, more queries", "window", "lengths, upper left, mask", "dropout, keys in fours", "all"))  # fmt: skip
+@pytest.mark.parametrize("name", cases("one", "causal, several blocks of keys", "lower right, more queries", "window", "lengths, upper left, mask", "dropout, keys in fours", "one query", "few queries, all", "all"))  # fmt: skip
 def test_on_a_cpu(name: str) -> None:
     assert_right(CASES[name], np.float32)
 

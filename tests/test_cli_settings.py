@@ -41,7 +41,7 @@ def listing(folder: Path) -> list[str]:
 # For each setting a value, or several, that cannot be. Settings that are any text have none.
 WRONG: dict[str, Sequence[str]] = {
     "data": ("nowhere-at-all",), "validation": ("1", "-0.5", "half"), "fold": ("0/5", "3/2", "1/1", "half"), "size": ("0", "8x8x8", "large"), "resize": ("stretch",),
-    "colour": ("green",), "labels": ("words",), "length": ("0", "-1", "x"), "augment": ("wild",), "flip": ("perhaps",), "workers": ("-1", "many"),
+    "colour": ("green",), "labels": ("words",), "length": ("0", "-1", "x"), "tokenizer": ("words", "bpe", "bpe:256", "bpe:x"), "augment": ("wild",), "flip": ("perhaps",), "workers": ("-1", "many"),
     "model": ("lenett", "char_lstm"), "hidden": ("0",), "layers": ("0",), "dropout": ("1", "-0.1"), "weights": ("nothing-like-it",),
     "freeze": ("-1", "2"), "freeze_layers": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
     "accumulate": ("0",), "parallel": ("modle:2", "data:0", "data:x", "data:2,data:2"), "micro_batches": ("0", "x"), "zero": ("-1", "3", "x"), "local_steps": ("0", "x"), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),

@@ -1,22 +1,23 @@
-"""Checks writing: what was learned goes on, and each sign is drawn as the network says, with a state and with windows."""
+"""Text generation: every token is drawn as the network says, with a key-value cache, a state or a window, for one prompt and for many."""
 
-import importlib
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
-from weft import nn, optim, zoo
+from weft import nn, optim, text, zoo
 from weft.data import Text
 from weft.errors import RunError, UserError
 from weft.random import Generator
-from weft.train.generate import generate
+from weft.text import CharTokenizer
 
 Maker = Callable[..., Any]
 VOCABULARY = "abc\n"
-TEXT = Text(np.arange(200, dtype=np.int32) % 4, VOCABULARY, length=6)
+LETTERS = CharTokenizer(VOCABULARY)
+CONTEXT = 6
 
 
 def lstm(dropout: float = 0.5) -> Any:
@@ -24,19 +25,32 @@ def lstm(dropout: float = 0.5) -> Any:
 
 
 def gpt(dropout: float = 0.5) -> Any:
-    return zoo.gpt(len(VOCABULARY), context=6, features=12, heads=2, layers=1, dropout=dropout)
+    return zoo.gpt(len(VOCABULARY), context=CONTEXT, features=12, heads=2, layers=1, dropout=dropout)
 
 
-NETWORKS: dict[str, Maker] = {"state": lstm, "window": gpt}
+class Window(nn.Module):
+    """A causal network without a cache."""
+
+    context = CONTEXT
+
+    def __init__(self, dropout: float = 0.5) -> None:
+        self.network = gpt(dropout)
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        y: weft.Tensor = self.network(x)
+        return y
+
+
+NETWORKS: dict[str, Maker] = {"state": lstm, "cache": gpt, "window": Window}
 each = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 
 
 def made(make: Maker) -> Any:
-    """A network with weights large enough to expect other signs after other signs."""
+    """A network with weights large enough to expect other tokens after other tokens."""
     weft.seed(3)
     model = make()
     for tensor in model.named_parameters().values():
-        tensor.assign(tensor * 8.0 if tensor.ndim == 2 or make is gpt else tensor * 0.0)
+        tensor.assign(tensor * 8.0 if tensor.ndim == 2 or make is not lstm else tensor * 0.0)
     return model
 
 
@@ -45,31 +59,43 @@ def first(found: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
 
 
-def written(model: Any, prompt: str, length: int, *, temperature: float = 1.0, top: int = 4, seed: int = 0) -> str:
-    """What `generate` should write, sign by sign in NumPy: the whole sequence goes through the network for each."""
-    ids, stream = [VOCABULARY.index(sign) for sign in prompt], Generator(seed)
+def written(
+    model: Any, prompt: str, length: int, *, temperature: float = 1.0, top_k: int = 4, seed: int = 0, drop: int = 3,
+    repetition_penalty: float = 1.0,
+) -> str:  # fmt: skip
+    """What `generate` should write, token by token in NumPy: the whole sequence goes through the network for each."""
+    ids, stream = LETTERS.encode(prompt).tolist(), Generator(seed)
     model.eval()
     for _ in range(length):
-        seen = ids[-getattr(model, "context", len(ids)) :]
-        logits = first(model(weft.asarray([seen]))).numpy()[0, -1].astype(np.float64)
-        order = np.argsort(-logits, kind="stable")[:top] if top < 4 else np.arange(4)
+        over = max(0, len(ids) - CONTEXT) if hasattr(model, "context") else 0
+        logits = first(model(weft.asarray([ids[-(-over // drop) * drop :]]))).numpy()[0, -1].astype(np.float64)
+        for one in set(ids):
+            logits[one] *= repetition_penalty if logits[one] < 0 else 1 / repetition_penalty
+        if temperature == 0:
+            ids.append(int(np.argmax(logits)))
+            continue
+        order = np.argsort(-logits, kind="stable")[:top_k] if top_k < 4 else np.arange(4)
         shares = np.exp((logits[order] - logits.max()) / temperature)
         sums = np.cumsum(shares / shares.sum())
         ids.append(int(order[np.searchsorted(sums, stream.uniform().item(), side="right")]))
     model.train()
-    return "".join(VOCABULARY[i] for i in ids)
+    return LETTERS.decode(ids)
+
+
+def generate(model: Any, prompt: Any, length: int, **settings: Any) -> Any:
+    return text.generate(model, prompt, LETTERS, max_new_tokens=length, **settings)
 
 
 # --- what it writes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("make", "rate"), [(lstm, 0.03), (gpt, 0.01)], ids=NETWORKS)
+@pytest.mark.parametrize(("make", "rate"), [(lstm, 0.03), (gpt, 0.01)], ids=["state", "cache"])
 def test_what_was_learned_goes_on(make: Maker, rate: float) -> None:
-    """After an "a" comes a "b" or a "c": only who remembers more than one sign can tell."""
+    """After an "a" comes a "b" or a "c": only who remembers more than one token can tell."""
     weft.seed(0)
     model, line = make(dropout=0.0), "abac\n"
-    text = Text(np.array([VOCABULARY.index(sign) for sign in line * 20], np.int32), VOCABULARY, length=6)
-    x, y = weft.asarray(text.inputs(np.arange(len(text)))), weft.asarray(text.labels)
+    data = Text(LETTERS.encode(line * 20), VOCABULARY, length=6)
+    x, y = weft.asarray(data.inputs(np.arange(len(data)))), weft.asarray(data.labels)
     optimizer, measure = optim.adam(model, rate=rate), nn.losses.loss("cross_entropy")
 
     @weft.jit
@@ -78,61 +104,75 @@ def test_what_was_learned_goes_on(make: Maker, rate: float) -> None:
         optimizer.minimize(loss)
         return loss
 
-    before = generate(model, text, line, 60, temperature=0)
+    before = generate(model, line, 60, temperature=0)
     for _ in range(150):
         step()
     assert before != line * 13
-    assert generate(model, text, line, 60, temperature=0) == line * 13
+    assert generate(model, line, 60, temperature=0, drop=1) == line * 13
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "exactly the last tokens": {"drop": 1},
     "colder": {"temperature": 0.5},
-    "hotter among two": {"temperature": 3.0, "top": 2},
-    "among three": {"top": 3, "seed": 7},
+    "hotter among two": {"temperature": 3.0, "top_k": 2},
+    "among three": {"top_k": 3, "seed": 7},
+    "greedy": {"temperature": 0},
+    "without repetition": {"repetition_penalty": 1.8},
 }
 
 
 @pytest.mark.sweep("name", share=0.3)
 @each
 @pytest.mark.parametrize("name", SETTINGS)
-def test_signs_are_drawn_as_the_network_says(make: Maker, name: str) -> None:
-    """A state carried on is the same as the whole sequence given at once, and windows are the last signs."""
+def test_tokens_are_drawn_as_the_network_says(make: Maker, name: str) -> None:
+    """A state or a cache carried on is the same as the whole sequence given at once, and windows are the last tokens."""
     model, settings = made(make), SETTINGS[name]
-    assert generate(model, TEXT, "ab\n", 40, **settings) == written(model, "ab\n", 40, **settings)
+    assert generate(model, "ab\n", 40, **settings) == written(model, "ab\n", 40, **settings)
 
 
 @each
 def test_a_prompt_longer_than_a_window(make: Maker) -> None:
     model, prompt = made(make), "abcc\nbacab\n"
-    assert generate(model, TEXT, prompt, 12) == written(model, prompt, 12)
+    assert generate(model, prompt, 12) == written(model, prompt, 12)
+
+
+@each
+def test_prompts_of_different_lengths_are_continued_together(make: Maker) -> None:
+    model, prompts = made(make), ["ab\n", "c", "abca\nbaab", "bb\n"]
+    found = generate(model, prompts, 20, temperature=0)
+    assert found == [written(model, prompt, 20, temperature=0) for prompt in prompts]
+    assert len(set(generate(model, ["ab"] * 3, 12))) == 3  # each draws numbers of its own
 
 
 @each
 def test_temperature_0_takes_the_most_likely(make: Maker) -> None:
-    """So does drawing from one sign, and a temperature that is almost 0 even where single precision has no such number."""
+    """So does drawing from one token, and a temperature that is almost 0 even where single precision has no such number."""
     model = made(make)
-    likely = generate(model, TEXT, "a", 20, temperature=0)
-    assert likely == generate(model, TEXT, "a", 20, top=1, seed=5) == generate(model, TEXT, "a", 20, temperature=1e-60)
-    assert likely != generate(model, TEXT, "a", 20)
+    likely = generate(model, "a", 20, temperature=0)
+    assert likely == generate(model, "a", 20, top_k=1, seed=5) == generate(model, "a", 20, temperature=1e-60)
+    assert likely != generate(model, "a", 20)
 
 
-@each
-def test_the_compiled_step_is_the_plain_one(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made(make)
-    compiled = generate(model, TEXT, "cab", 25, top=3)
-    monkeypatch.setattr(importlib.import_module("weft.train.generate"), "jit", lambda function: function)
-    assert generate(model, TEXT, "cab", 25, top=3) == compiled
+def test_tokens_instead_of_text() -> None:
+    model = made(gpt)
+    wanted = LETTERS.encode(generate(model, "ab", 9, seed=2)).tolist()
+    for prompt in ([0, 1], np.array([0, 1]), weft.asarray([0, 1])):
+        assert text.generate(model, prompt, max_new_tokens=9, seed=2) == wanted
+    assert text.generate(model, [[0, 1]], max_new_tokens=9, seed=2) == [wanted]
+    assert list(text.stream(model, [0, 1], max_new_tokens=9, seed=2)) == wanted[2:]
 
 
-@each
-def test_a_step_is_traced_once(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows that are not full yet are no reason to compile again. The network is called once to see what it gives."""
-    model, calls = made(make), []
+def test_a_step_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is called once to see what it returns, then once for each program, of which there are two; later texts add none."""
+    model, calls = made(gpt), []
     forward = type(model).forward
-    monkeypatch.setattr(type(model), "forward", lambda *given: (calls.append(1), forward(*given))[1])
-    generate(model, TEXT, "ab", 20)
-    assert len(calls) == {lstm: 3, gpt: 2}[make]  # a state begins with a call of its own: the prompt
+    monkeypatch.setattr(type(model), "forward", lambda *given, **more: (calls.append(1), forward(*given, **more))[1])
+    generate(model, "ab", 20)
+    assert len(calls) == 3
+    generate(model, "cab", 20, temperature=0.3, seed=8)
+    assert len(calls) == 4  # to see what it returns
+    assert copy.deepcopy(model)._decoders == []
 
 
 # --- what it leaves alone -------------------------------------------------------------------------------------------------
@@ -142,9 +182,9 @@ def test_a_step_is_traced_once(make: Maker, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_same_seed_writes_the_same_text(make: Maker) -> None:
     """Whatever happened to the global stream, which stays where it was."""
     model = made(make)
-    text = generate(model, TEXT, "a", 30, seed=4)
+    found = generate(model, "a", 30, seed=4)
     weft.seed(11)
-    assert generate(model, TEXT, "a", 30, seed=4) == text != generate(model, TEXT, "a", 30, seed=5)
+    assert generate(model, "a", 30, seed=4) == found != generate(model, "a", 30, seed=5)
     drawn = weft.random.uniform((3,)).tolist()
     weft.seed(11)
     assert weft.random.uniform((3,)).tolist() == drawn
@@ -157,23 +197,139 @@ def test_every_part_keeps_its_mode(make: Maker) -> None:
     parts = model.modules()
     parts[1].training = False
     before = [part.training for part in parts]
-    in_training = generate(model, TEXT, "a", 20)
+    in_training = generate(model, "a", 20)
     assert [part.training for part in parts] == before
-    assert generate(model.eval(), TEXT, "a", 20) == in_training
+    assert generate(model.eval(), "a", 20) == in_training
     assert not any(part.training for part in parts)
+
+
+def test_new_weights_are_used() -> None:
+    model = made(gpt)
+    before = generate(model, "ab", 20, temperature=0)
+    model.tokens.weight.assign(model.tokens.weight * -1.0)
+    assert generate(model, "ab", 20, temperature=0) == written(model, "ab", 20, temperature=0) != before
+    model.astype("bfloat16")
+    assert len(generate(model, "ab", 20, temperature=0)) == 22
 
 
 def test_the_mode_comes_back_after_an_error() -> None:
     model = made(lstm)
     model.top.bias.assign(model.top.bias * np.nan)
-    with pytest.raises(RunError, match=r"\[generate\] the network returns nan. Check its training"):
-        generate(model, TEXT, "a", 3)
+    for settings in ({}, {"temperature": 0}, {"top_p": 0.5}):
+        with pytest.raises(RunError, match=r"\[generate\] the network returns nan. Check its training"):
+            generate(model, "a", 3, **settings)
     assert all(part.training for part in model.modules())
 
 
 @each
 def test_length_0_is_the_prompt(make: Maker) -> None:
-    assert generate(made(make), TEXT, "abc", 0) == "abc"
+    assert generate(made(make), "abc", 0) == "abc"
+
+
+def test_two_streams_of_one_network_do_not_disturb_each_other() -> None:
+    model = made(gpt)
+    wanted = [generate(model, prompt, 15, seed=1) for prompt in ("ab", "cb")]
+    streams = [text.stream(model, prompt, LETTERS, max_new_tokens=15, seed=1) for prompt in ("ab", "cb")]
+    pieces = [["ab"], ["cb"]]
+    for _ in range(15):
+        for found, stream in zip(pieces, streams, strict=True):
+            found.append(next(stream))
+    assert ["".join(found) for found in pieces] == wanted
+
+
+# --- sampling from a known distribution -----------------------------------------------------------------------------------------
+
+SHARES = np.array([0.1, 0.5, 0.15, 0.25])
+
+
+class Fixed(nn.Module):
+    """Always expects the same tokens."""
+
+    context = 4
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        return weft.asarray(np.log(SHARES).astype(np.float32)) + weft.zeros((*x.shape, 4))
+
+
+def expected(top_p: float, count: int, top_k: int = 4, seed: int = 3) -> str:
+    """The same in NumPy."""
+    order = np.argsort(-SHARES)[:top_k]
+    shares = SHARES[order] / SHARES[order].sum()
+    kept = order[: 1 + int(np.searchsorted(np.cumsum(shares), top_p - 1e-7))]
+    sums, stream = np.cumsum(SHARES[kept] / SHARES[kept].sum()), Generator(seed)
+    return LETTERS.decode([kept[np.searchsorted(sums, stream.uniform().item(), side="right")] for _ in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "drawn"), [(0.3, 4, "b"), (0.6, 4, "b\n"), (0.6, 2, "b"), (0.9, 4, "bc\n"), (1.0, 4, "abc\n")]
+)
+def test_the_nucleus_is_sampled(top_p: float, top_k: int, drawn: str) -> None:
+    found = generate(Fixed(), "a", 60, top_k=top_k, top_p=top_p, seed=3)[1:]
+    assert found == expected(top_p, 60, top_k)
+    assert set(found) == set(drawn)
+
+
+# --- streams and stop words -------------------------------------------------------------------------------------------------------
+
+
+class Script(nn.Module):
+    """Continues a fixed text, whatever it is given: the next token follows from how many there are."""
+
+    def __init__(self, written: str) -> None:
+        self.context = len(written)
+        self.table = weft.asarray(np.eye(4, dtype=np.float32)[LETTERS.encode(written)])
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        return weft.zeros((x.shape[0], 1, 1)) + self.table[: x.shape[1]]
+
+
+def pieces(stop: Any, script: str = "abcab\nabc\n\nab") -> Iterator[str]:
+    return text.stream(Script(script), "a", LETTERS, max_new_tokens=len(script), temperature=0, stop=stop)
+
+
+STOPS: dict[str, tuple[Any, str]] = {
+    "none": ((), "abcab\nabc\n\nab"),
+    "a word": ("c\n", "abcab\nab"),
+    "the first of two": (["\n\n", "\na"], "abcab"),
+    "one in another": (["ab\nab", "b\n"], "abca"),
+    "at once": ("a", ""),
+    "never": ("cc", "abcab\nabc\n\nab"),
+    "a token": (3, "abcab"),
+    "a token and a word": ([3, "ca"], "ab"),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_text_ends_before_a_stop_word(name: str) -> None:
+    stop, wanted = STOPS[name]
+    found = list(pieces(stop))
+    assert "".join(found) == wanted
+    assert all(found)
+    script = Script("abcab\nabc\n\nab")
+    assert text.generate(script, "a", LETTERS, max_new_tokens=13, temperature=0, stop=stop) == "a" + wanted
+
+
+def test_what_may_begin_a_stop_word_is_held_back() -> None:
+    assert list(pieces("bcb")) == ["a", "bca", "b\n", "a", "bc\n", "\n", "a", "b"]
+
+
+def test_pieces_come_one_by_one_and_are_those_of_generate() -> None:
+    model = made(gpt)
+    found = text.stream(model, "ab", LETTERS, max_new_tokens=9, seed=5)
+    assert model.training
+    start = next(found)
+    assert not model.training
+    assert "ab" + start + "".join(found) == generate(model, "ab", 9, seed=5)
+    assert model.training
+
+
+def test_who_stops_early_leaves_the_network_as_it_was() -> None:
+    model = made(gpt)
+    found = text.stream(model, "ab", LETTERS, max_new_tokens=9)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert model.training
+    assert len(model._decoders) == 1
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------------
@@ -186,14 +342,22 @@ class Forgetful(nn.Module):
         return weft.zeros((*x.shape, len(VOCABULARY)))
 
 
-WRONG: dict[str, tuple[Maker, str, dict[str, Any], str]] = {
-    "no prompt": (lstm, "", {}, r"\[generate\] the prompt is empty. Give at least one character"),
-    "unknown signs": (lstm, "abx?", {}, r"\[encode\] characters must be in the vocabulary, got '\?', 'x'\."),
-    "length": (lstm, "a", {"length": -1}, r"\[generate\] the length must be an int of 0 or more, got -1\."),
+WRONG: dict[str, tuple[Maker, Any, dict[str, Any], str]] = {
+    "no prompt": (lstm, "", {}, r"\[generate\] the prompt is empty. Give at least one token"),
+    "no prompts": (lstm, [], {}, r"\[generate\] the prompt is empty. Give at least one token"),
+    "neither text nor tokens": (lstm, 3.5, {}, r"\[generate\] a text or token ids are required, got float\."),
+    "unknown characters": (lstm, "abx?", {}, r"\[encode\] characters must be in the vocabulary, got '\?', 'x'\."),
+    "unknown tokens": (gpt, [0, 4], {}, r"\[generate\] token ids from 0 to 3 are required, got 4\."),
+    "length": (lstm, "a", {"max_new_tokens": -1}, r"\[generate\] the max_new_tokens must be an int of 0 or more"),
     "temperature": (lstm, "a", {"temperature": -0.5}, r"\[generate\] temperature must be 0 or more, got -0.5\."),
     "no temperature": (lstm, "a", {"temperature": float("nan")}, r"temperature must be 0 or more, got nan\."),
-    "top": (lstm, "a", {"top": 0}, r"the number of characters to sample from must be an int of 1 or more, got 0\."),
+    "top_k": (lstm, "a", {"top_k": 0}, r"the top_k must be an int of 1 or more, got 0\."),
+    "top_p": (lstm, "a", {"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0.0\."),
+    "no top_p": (lstm, "a", {"top_p": float("nan")}, r"top_p must be above 0 and at most 1, got nan\."),
+    "penalty": (lstm, "a", {"repetition_penalty": 0.0}, r"repetition_penalty must be above 0, got 0.0\."),
     "seed": (lstm, "a", {"seed": -1}, r"the seed must be an int from 0 to 2\*\*64 - 1, got -1"),
+    "stop": (lstm, "a", {"stop": ["a", ""]}, r"stop must be words or token ids, got \['a', ''\]\."),
+    "drop": (gpt, "a", {"drop": 7}, r"drop must be at most the context of 6 tokens, got 7\."),
     "another text": (lambda: zoo.char_lstm(9, 4), "a", {}, r"logits \(batch, time, 4\).* got shape \(1, 1, 9\)\."),
     "no context": (Forgetful, "a", {}, r"Forgetful returns no state, so it requires an attribute `context`\."),
 }
@@ -203,4 +367,15 @@ WRONG: dict[str, tuple[Maker, str, dict[str, Any], str]] = {
 def test_errors(name: str) -> None:
     make, prompt, settings, message = WRONG[name]
     with pytest.raises(UserError, match=message):
-        generate(make(), TEXT, prompt, **{"length": 2, **settings})
+        text.generate(make(), prompt, LETTERS, **{"max_new_tokens": 2, **settings})
+
+
+def test_what_is_wrong_is_said_before_the_first_piece() -> None:
+    with pytest.raises(UserError, match=r"top_p must be above 0"):
+        text.stream(Fixed(), "a", LETTERS, top_p=2.0)
+    with pytest.raises(UserError, match=r"one prompt is required, got a list of 2"):
+        text.stream(Fixed(), ["a", "b"], LETTERS)
+    with pytest.raises(UserError, match="a prompt that is a text requires a tokenizer"):
+        text.stream(Fixed(), "a")
+    with pytest.raises(UserError, match="stop words require a tokenizer, got \\['b'\\] and none"):
+        text.stream(Fixed(), [0], stop="b")

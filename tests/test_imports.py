@@ -54,6 +54,7 @@ LAYERS = [
     ["parallel"],
     ["zoo"],
     ["io"],
+    ["text"],
     ["packing"],
     ["saved"],
     ["onnx"],

@@ -126,7 +126,7 @@ def test_a_text_file_is_a_text() -> None:
     assert train.decode(train.ids) + validation.decode(validation.ids) == Path("poem.txt").read_text()
     assert len(validation.ids) == 205
     assert data.open_dataset("poem.txt", length=8).validation.length == 8
-    with refused(UserError, "must be longer than a window of 205 characters, got a text of 2050. Use a smaller length"):
+    with refused(UserError, "must be longer than a window of 205 tokens, got a text of 2050. Use a smaller length"):
         data.open_dataset("poem.txt", length=205)
 
 

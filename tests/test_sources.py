@@ -274,7 +274,7 @@ def test_text_is_windows_and_what_follows(tmp_path: Path) -> None:
         d.encode("Z")
     with refused(UserError, "t.txt: [' ', 'd'"):
         data.text(tmp_path / "t.txt", 3, vocabulary="helo")
-    with refused(UserError, "windows of 64 characters require a text of 65 or more, got 11"):
+    with refused(UserError, "windows of 64 tokens require a text of 65 or more, got 11"):
         data.text(tmp_path / "t.txt")
     (tmp_path / "t.txt").write_bytes(b"caf\xe9 au lait")
     with refused(RunError, "is not UTF-8: byte 3 is 0xe9"):

@@ -91,7 +91,9 @@ def test_waiting_for_a_job_follows_its_events(client: Client, local: LocalStudio
     assert client.wait(job["number"], 30, heard.append)["state"] == "done"
     assert heard[-1]["state"] == "done"
     heard.clear()
-    assert client.wait(job["number"], 30, heard.append)["state"] == "done"  # it ended long ago, and no event tells of it
+    assert (
+        client.wait(job["number"], 30, heard.append)["state"] == "done"
+    )  # it ended long ago, and no event tells of it
     assert [(one["type"], one["job"], one["state"]) for one in heard] == [("job", job["number"], "done")]
     waiting = client.submit(data="digits", model="mlp", epochs=1)
     with pytest.raises(RunError, match="has not ended within"):

@@ -14,7 +14,7 @@ pytest.importorskip("nicegui")
 
 import weft
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
-from weft import nn, train
+from weft import nn
 from weft.data import Text
 from weft.errors import RunError, UserError
 from weft.jobs.predictor import Predictor
@@ -72,7 +72,9 @@ def test_the_text_arrives_as_events(local: LocalStudio) -> None:
     *parts, (name, facts) = events(answer)
     assert (name, facts["characters"]) == ("done", 40)
     text = "ab" + "".join(one["text"] for kind, one in parts if kind == "text")
-    assert text == train.generate(Writer(), TEXT, "ab", 40, temperature=0.7, top=3, top_p=0.95, seed=4)
+    assert text == weft.text.generate(
+        Writer(), "ab", TEXT.tokenizer, max_new_tokens=40, temperature=0.7, top_k=3, top_p=0.95, seed=4
+    )
     with Client(local.address, local.token) as client:
         assert "ab" + "".join(client.write("text/poem", **asked)) == text  # type: ignore[arg-type]
         with pytest.raises(UserError, match="characters must be in the vocabulary, got 'x'"):
@@ -102,7 +104,7 @@ def test_a_network_that_fails_on_the_way_says_so(local: LocalStudio, monkeypatch
         yield "a"
         raise RunError("generate", "the network returns nan.")
 
-    monkeypatch.setattr(loaded, "generated", fail)
+    monkeypatch.setattr(loaded, "stream", fail)
     assert events(local.web.post(WRITE, json={"prompt": "a"})) in (
         [("text", {"text": "a"}), ("error", {"message": "the network returns nan."})],
     )
@@ -121,7 +123,7 @@ def test_who_leaves_frees_the_network_and_too_many_are_sent_away(
     local: LocalStudio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(loaded, "generated", lambda *given, **more: endless(ended))
+    monkeypatch.setattr(loaded, "stream", lambda *given, **more: endless(ended))
     network = local.studio.networks.get(local.studio.index.root / "text" / "poem", "best", True)
     with local.web.stream("POST", WRITE, json={"prompt": "a"}) as answer:
         assert next(answer.iter_lines()) == "event: text"
@@ -152,11 +154,13 @@ def test_the_page(local: LocalStudio, monkeypatch: pytest.MonkeyPatch) -> None:
         page.get_by_label("Length").fill("30")
         page.get_by_role("button", name="Write").click()
         expect(page.locator("[data-time]")).to_contain_text("30 characters")
-        assert page.locator("[data-written]").inner_text() == train.generate(Writer(), TEXT, "ab", 30, temperature=0.8)
+        assert page.locator("[data-written]").inner_text() == weft.text.generate(
+            Writer(), "ab", TEXT.tokenizer, max_new_tokens=30, temperature=0.8
+        )
         page.get_by_label("Beginning of the text").fill("xyz")
         page.keyboard.press("Control+Enter")
         expect(page.get_by_role("alert")).to_contain_text("characters must be in the vocabulary, got 'x', 'y', 'z'")
-        monkeypatch.setattr(loaded, "generated", lambda *given, **more: endless([]))
+        monkeypatch.setattr(loaded, "stream", lambda *given, **more: endless([]))
         page.get_by_label("Beginning of the text").fill("a")
         page.get_by_role("button", name="Write").click()
         expect(page.locator("[data-time]")).to_contain_text("characters,")

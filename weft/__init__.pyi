@@ -15,6 +15,7 @@ from . import optim as optim
 from . import parallel as parallel
 from . import random as random
 from . import report as report
+from . import text as text
 from . import tpu as tpu
 from . import train as train
 from . import zoo as zoo

@@ -13,6 +13,7 @@ from ..data.dataset_folder import describe
 from ..data.folders import split_folders
 from ..report.axes import short
 from ..report.text_format import counted
+from ..text.tokenizer import CharTokenizer
 from .table import table
 
 MOST_CLASSES, MOST_FAILURES = 50, 10  # lines of the page
@@ -34,7 +35,7 @@ def of_splits(what: str, splits: data.Splits, made: Path | None = None) -> Facts
         "std": train.std,
     }
     if isinstance(train, data.Text):
-        found["characters"] = len(train.vocabulary)
+        found["characters" if isinstance(train.tokenizer, CharTokenizer) else "tokens"] = len(train.vocabulary)
     return found | (_of_made(made) if made is not None else {})
 
 

@@ -20,6 +20,7 @@ from ..jobs.schema import Setting, flag
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of, settings_of
 from ..report.text_format import listed
+from ..text.tokenizer import CharTokenizer
 from ..train.results import evaluated
 from .arguments import read
 from .table import number_text, pairs, table
@@ -105,6 +106,8 @@ def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
     """Settings that convert other image files as the run converted its own."""
     if other is None:
         return {}
+    if isinstance(learned.train, data.Text):
+        return {"data": other, "tokenizer": "characters"}  # they become the run's own tokens below
     if not learned.is_image_source:
         return {"data": other}
     channels, height, width = learned.train.shape
@@ -140,10 +143,9 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
 
 def _text_as_learned(given: data.Text, learned: data.Text, what: str) -> data.Text:
     extra = sorted(set(given.vocabulary) - set(learned.vocabulary))
-    if extra:
+    if extra and isinstance(learned.tokenizer, CharTokenizer):
         raise UserError("weft eval", f"{what} has characters that the run never saw: {listed(list(map(repr, extra)))}.")
-    table = np.array([learned.vocabulary.index(character) for character in given.vocabulary], np.int32)
-    return data.Text(table[given.ids], learned.vocabulary, given.length, given.name)
+    return data.Text(learned.encode(given.decode(given.ids)), learned.tokenizer, given.length, given.name)
 
 
 class _Renumbered(data.Dataset):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import train as training
 from ..data.resize import WAYS
 from ..errors import RunError, UserError
 from ..jobs.device import on
@@ -21,11 +20,13 @@ from ..jobs.onnx_predictor import ImageInput
 from ..jobs.prediction_results import TABLE, best_per_class, read_predictions, titles
 from ..jobs.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
 from ..jobs.predictor import Predictor
-from ..jobs.schema import Setting, count, flag, number, numbers, positive, sizes, whole
+from ..jobs.schema import Setting, flag, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
+from ..jobs.writers import writer_of
 from ..report.text_format import counted, listed
 from .arguments import Words, read
 from .display import Display
+from .generate import SAMPLING_SETTINGS, sampling, write
 from .progress import ProgressDisplay
 from .table import table
 
@@ -44,13 +45,7 @@ IMAGE_SETTINGS = {
 }
 PREDICT_SETTINGS = {
     "top": Setting(whole, 5, "number of classes to print"),
-    "length": Setting(whole, 500, "number of characters to generate"),
-    "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
-    "top_k": Setting(count, None, "sample a text from so many of the most likely characters"),
-    "top_p": Setting(
-        positive, None, "sample a text from the most likely characters that together have this probability"
-    ),
-    "seed": Setting(whole, 0, "of the text"),
+    **SAMPLING_SETTINGS,
     "out": Setting(str, None, "folder for a table of the predictions, with the accuracy where labels are known"),
     "per_class": Setting(whole, 0, "with out=, print so many of the most confident images of each class"),
     "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
@@ -75,7 +70,7 @@ def predict(words: Sequence[str]) -> None:
     "shots/*.png", or lists (.txt or .csv) with a path in each line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
     With out=FOLDER a table of all predictions is kept there, and if folders are named like the classes, or a list has labels, the accuracy
     too; the same command continues where it was stopped.
-    For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
+    For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300. See also weft generate.
     """
     given = read_predict(words)
     with on(given["device"]):
@@ -100,7 +95,8 @@ def _predict(given: Words) -> None:
     images = ImageInput(**{key: given[key] for key in IMAGE_SETTINGS})
     predictor = find_predictor("predict", name, images, given["trust_compiled"], given["checkpoint"])
     if predictor.text is not None:
-        _write(predictor, " ".join(words), given)
+        writer = writer_of("predict", name, predictor)
+        write(writer, [" ".join(words)], sampling(given.settings), given["json"])
         return
     if not predictor.reads_images:
         shape = " x ".join(map(str, predictor.shape))
@@ -108,22 +104,6 @@ def _predict(given: Words) -> None:
     for note in predictor.notes:
         print(f"weft: {note}", file=sys.stderr)
     _print_all([ImageEntry(path) for path in image_files(words)], predictor, given)
-
-
-def _write(predictor: Predictor, prompt: str, given: Words) -> None:
-    """Print a text as it is written; as JSON, when it is complete."""
-    assert predictor.text is not None
-    characters = training.generated(
-        predictor.model, predictor.text, prompt, given["length"], temperature=given["temperature"], top=given["top_k"],
-        top_p=given["top_p"], seed=given["seed"],
-    )  # fmt: skip
-    if given["json"]:
-        print(json.dumps({"text": prompt + "".join(characters)}))
-        return
-    print(prompt, end="")
-    for character in characters:
-        print(character, end="", flush=True)
-    print()
 
 
 # --- images -----------------------------------------------------------------------------------------------------------------

@@ -102,14 +102,18 @@ def result_lines(facts: Mapping[str, Any]) -> list[str]:
         return [f"{'it works' if folder is None else 'best'}: {numbers}"]
     measured = {n: v for n, v in facts.items() if isinstance(v, float)}
     numbers = ", ".join(f"{n} {number_text(n, v)}" for n, v in measured.items())
-    use = '"Once upon a time"' if facts["task"] == "text" else "IMAGE"
     path = quote(folder)
+    uses = (
+        f'generate:  weft generate {path} "Once upon a time"'
+        if facts["task"] == "text"
+        else f"predict:   weft predict {path} IMAGE"
+    )
     return [
         "",
         f"{facts['why']}; the best epoch was {int(best['epoch'])}. "
         f"On {counted(facts['examples'], facts['split'] + ' example')}: {numbers}",
         f"report:    {folder}/report.html",
-        f"predict:   weft predict {path} {use}",
+        uses,
         f"evaluate:  weft eval {path}",
         "compare:   weft runs list",
     ]

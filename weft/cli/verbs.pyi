@@ -10,6 +10,7 @@ from .ensemble import ensemble as ensemble
 from .evaluate import evaluate as evaluate
 from .export import export as export
 from .formats import formats as formats
+from .generate import generate as generate
 from .interpret import interpret as interpret
 from .job import job as job
 from .launch import launch as launch

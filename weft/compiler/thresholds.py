@@ -70,6 +70,7 @@ class Thresholds:
     # Attention
     attention_queries: int = _at(32, 5)  # of a block
     attention_keys: int = _at(128, 16)
+    attention_few_queries: int = _at(8, 0)  # for which keys and values are read as they lie in memory, not packed first
     # Convolutions
     filter_chunk: int = _at(512, 8)  # the least pixels of a chunk of a filter gradient
     filter_good_chunk: int = _at(2048, 16)  # pixels that are worth a chunk though there is enough other work

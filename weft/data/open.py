@@ -23,7 +23,9 @@ from .texts import text
 
 ProgressCallback = Callable[[Progress], None]
 DEFAULT_SIZE = (128, 128)  # (height, width) of datasets created from image files
-DEFAULT_LENGTH = 64  # characters in a window of text
+DEFAULT_LENGTH = 64  # tokens in a window of text
+VALIDATION = 0.1  # of a text: its end
+TEXT_SETTINGS = ("length", "tokenizer")
 CREATE_SETTINGS = {
     name: parameter.default
     for name, parameter in inspect.signature(create).parameters.items()
@@ -44,8 +46,8 @@ def open_dataset(
     with versions v1, v2, ..., the newest), folders with the files of CIFAR or MNIST, and .npz files are opened directly. Image files (a folder of class folders, a .csv
     or .txt list) are converted into a dataset once, in the subfolder `made` of the data folder, and converted again
     when they have changed; `settings` are those of `create`, with size=(128, 128) by default. Any other .txt file is a
-    text, whose last tenth is the validation split; `length` is the window length. `progress` is called with the number
-    of files converted, or of bytes downloaded.
+    text, whose last tenth is the validation split; `length` is the window length, `tokenizer` what its tokens are (see `text`).
+    `progress` is called with the number of files converted, or of bytes downloaded.
 
     >>> open_dataset("digits").train.shape
     (1, 8, 8)
@@ -63,8 +65,8 @@ def open_dataset(
         _check_allowed(path, "a file of arrays", given, ())
         return from_npz(path)
     if path.suffix.lower() == ".txt":
-        _check_allowed(path, "a text (its first line names no file)", given, ("length",))
-        return _open_text(path, given.get("length", DEFAULT_LENGTH))
+        _check_allowed(path, "a text (its first line names no file)", given, TEXT_SETTINGS)
+        return _open_text(path, given.get("length", DEFAULT_LENGTH), given.get("tokenizer", "characters"))
     raise UserError("open_dataset", f"the format must be a folder, .npz, .csv or .txt, got {path}.")
 
 
@@ -166,15 +168,15 @@ def _is_list(path: Path) -> bool:
     return any(name and os.path.isfile(path.parent / name) for name in names)
 
 
-def _open_text(path: Path, length: int) -> Splits:
-    found = text(path, length)
-    if len(found.ids) // 10 <= length:
+def _open_text(path: Path, length: int, tokenizer: Any) -> Splits:
+    found = text(path, length, tokenizer=tokenizer, learn_from=1 - VALIDATION)
+    if int(len(found.ids) * VALIDATION) <= length:
         raise UserError(
             "open_dataset",
-            f"the validation split, the last tenth of {path}, must be longer than a window of {length} characters, got a "
+            f"the validation split, the last tenth of {path}, must be longer than a window of {length} tokens, got a "
             f"text of {len(found.ids)}. Use a smaller length.",
         )
-    return found.split(0.1)
+    return found.split(VALIDATION)
 
 
 # --- image files -----------------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def _fraction_or_path(split: str, value: Any) -> float | str:
 
 def _given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are not None, after checking their names."""
-    names = (*CREATE_SETTINGS, "length")
+    names = (*CREATE_SETTINGS, *TEXT_SETTINGS)
     for name in settings:
         if name not in names:
             raise UserError("open_dataset", f"there is no setting {name!r}. {nearest(name, names)}")
@@ -241,7 +243,8 @@ def _given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _check_allowed(what: object, kind: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
     wrong = [name for name in given if name not in allowed]
     if wrong:
-        only = "Only texts have a length." if wrong == ["length"] else "These settings apply to image files only."
+        of_text = set(wrong) <= set(TEXT_SETTINGS)
+        only = f"Only texts have a {wrong[0]}." if of_text else "These settings apply to image files only."
         note = same_name_note(str(what))
         raise UserError(
             "open_dataset",

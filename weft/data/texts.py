@@ -1,51 +1,53 @@
-"""Character-level text: each example is a window of characters, its label is the window shifted by one."""
+"""Text as data: each example is a window of tokens, its label is the window shifted by one."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..text.tokenizer import CharTokenizer, Tokenizer, make_tokenizer
 from .dataset import Arrays, Splits
 from .npz import errors_name_files
 
 
 class Text(Arrays):
-    """Consecutive windows of `length` character ids; `vocabulary` holds the character of each id.
+    """Consecutive windows of `length` token ids; the tokenizer may be given as a string, with the character of each id.
 
     >>> d = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
     >>> d.inputs([0, 1]).tolist(), d.labels.tolist(), d.decode([2, 1])
     ([[0, 1], [2, 1]], [[1, 2], [1, 0]], 'cb')
     """
 
-    def __init__(self, ids: np.ndarray, vocabulary: str, length: int, name: str = "") -> None:
+    def __init__(self, ids: np.ndarray, tokenizer: str | Tokenizer, length: int, name: str = "") -> None:
         if length < 1:
             raise UserError("text", f"length must be 1 or more, got {length}.")
         count = (len(ids) - 1) // length
         if count < 1:
             raise UserError(
-                "text", f"windows of {length} characters require a text of {length + 1} or more, got {len(ids)}."
+                "text", f"windows of {length} tokens require a text of {length + 1} or more, got {len(ids)}."
             )
         used = count * length
         x, y = ids[:used].reshape(count, length), ids[1 : used + 1].reshape(count, length)
         super().__init__(x, y, classes=(), name=name)
-        self.ids, self.vocabulary, self.length = ids, vocabulary, length
-        self._number = {character: number for number, character in enumerate(vocabulary)}
+        self.tokenizer = CharTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        self.ids, self.length = ids, length
+
+    @property
+    def vocabulary(self) -> Any:
+        """The token of each id: a string if they are characters."""
+        return self.tokenizer.vocabulary
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of characters."""
-        unknown = sorted(set(text) - set(self.vocabulary))
-        if unknown:
-            raise UserError(
-                "encode", f"characters must be in the vocabulary, got {', '.join(map(repr, unknown[:10]))}."
-            )
-        return np.array([self._number[character] for character in text], np.int32)
+        """The ids of a text."""
+        return self.tokenizer.encode(text)
 
     def decode(self, ids: object) -> str:
-        """The characters of ids."""
-        return "".join(self.vocabulary[number] for number in np.asarray(ids).ravel().tolist())
+        """The text of ids."""
+        return self.tokenizer.decode(ids)
 
     def split(self, validation: float = 0.1, test: float = 0.0) -> Splits:
         """Split the text in order into training, validation and test. Without shuffling, no window is in two splits."""
@@ -62,30 +64,49 @@ class Text(Arrays):
         return Splits(parts[0], parts[1], parts[2])
 
     def _part(self, start: int, stop: int) -> Text:
-        return Text(self.ids[start:stop], self.vocabulary, self.length, self.name)
+        return Text(self.ids[start:stop], self.tokenizer, self.length, self.name)
 
 
-def text(path: str | os.PathLike[str], length: int = 64, vocabulary: str | None = None) -> Text:
-    """Load a UTF-8 text file; by default the vocabulary is the sorted set of its characters."""
+def text(
+    path: str | os.PathLike[str],
+    length: int = 64,
+    vocabulary: str | None = None,
+    *,
+    tokenizer: str | Tokenizer = "characters",
+    learn_from: float = 1.0,
+) -> Text:
+    """Load a UTF-8 text file; by default its tokens are characters, and the vocabulary is the sorted set of those in it.
+
+    `tokenizer` is another one, or says how it is made: "bpe:1000" learns 1,000 byte pairs from the text, or from its beginning if
+    `learn_from` is below 1 (`pip install 'weft[text]'`); a path is that of a tokenizer.json.
+    """
     file = Path(path)
+    content = _content(file)
+    if vocabulary is not None:
+        if tokenizer != "characters":
+            raise UserError("text", "a vocabulary of characters and a tokenizer exclude each other. Give one of them.")
+        tokenizer = _fitting(vocabulary, content, file)
+    elif not isinstance(tokenizer, Tokenizer):
+        learned = content if tokenizer == "characters" else content[: round(learn_from * len(content))]
+        tokenizer = make_tokenizer(tokenizer, learned)
+    with errors_name_files("text", file):
+        return Text(tokenizer.encode(content), tokenizer, length, file.stem)
+
+
+def _content(file: Path) -> str:
     try:
-        content = file.read_bytes().decode()
+        return file.read_bytes().decode()
     except OSError as error:
         raise RunError("text", f"{file} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise RunError(
             "text", f"{file} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}."
         ) from None
-    codes = np.frombuffer(content.encode("utf-32-le"), np.uint32)
-    found, numbers = np.unique(codes, return_inverse=True)
-    characters = "".join(map(chr, found.tolist()))
-    if vocabulary is None:
-        with errors_name_files("text", file):
-            return Text(numbers.astype(np.int32), characters, length, file.stem)
-    unknown = sorted(set(characters) - set(vocabulary))
+
+
+def _fitting(vocabulary: str, content: str, file: Path) -> CharTokenizer:
+    unknown = sorted(set(content) - set(vocabulary))
     if unknown or len(set(vocabulary)) != len(vocabulary):
         what = f"it lacks characters of {file}: {unknown[:10]}" if unknown else "it has a character twice"
         raise UserError("text", f"the vocabulary does not fit: {what}.")
-    table = np.array([vocabulary.index(character) for character in characters], np.int32)
-    with errors_name_files("text", file):
-        return Text(table[numbers], vocabulary, length, file.stem)
+    return CharTokenizer(vocabulary)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import data
+from ..text.tokenizer import RUN_FACTS, tokenizer_of
 
-FACTS = "data.json"  # in the run folder
+FACTS = RUN_FACTS  # in the run folder
 
 
 def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str
         "dtype": dataset.inputs(np.arange(1)).dtype.name,
     }
     if isinstance(dataset, data.Text):
-        return found | {"vocabulary": dataset.vocabulary, "length": dataset.length}
+        return found | dataset.tokenizer.facts() | {"length": dataset.length}
     found |= {"classes": dataset.classes, "labels": [dataset.labels.dtype.name, *dataset.labels.shape[1:]]}
     return found | {"mean": statistics and statistics.mean, "std": statistics and statistics.std}
 
@@ -31,8 +32,8 @@ def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str
 def example(known: Mapping[str, Any]) -> data.Dataset:
     """A dataset of one empty example with these facts."""
     shape = tuple(known["shape"])
-    if "vocabulary" in known:
-        return data.Text(np.zeros(known["length"] + 1, np.int32), known["vocabulary"], known["length"], known["name"])
+    if "length" in known:
+        return data.Text(np.zeros(known["length"] + 1, np.int32), tokenizer_of(known), known["length"], known["name"])
     kind, *rest = known["labels"]
     statistics = None if known["mean"] is None else data.Statistics(tuple(known["mean"]), tuple(known["std"]))
     return data.Arrays(

@@ -105,7 +105,7 @@ class Job:
             if self.settings["fold"] is not None:
                 making["validation"] = 0.0  # all files belong to folds; validation examples come from the other folds
         elif what.suffix.lower() == ".txt":
-            making = {"length": self.settings["length"]}
+            making = {"length": self.settings["length"], "tokenizer": self.settings["tokenizer"]}
         reading = f"reading {what.name}"
         self.recorder.show("activity", text=reading)
         try:

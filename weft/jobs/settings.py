@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import UserError
 from ..knobs import KNOBS
 from ..parallel.sizes import AUTO, FORMS, read_form
+from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
     Setting,
@@ -42,6 +43,15 @@ def parallel_sizes(text: str) -> str:
     return text
 
 
+def tokenizer_name(text: str) -> str:
+    """What the tokens of a text are. Whether a file is there is checked when it is read."""
+    if not is_tokenizer_name(text) and not text.endswith(".json"):
+        raise ValueError(
+            f"it must be characters, bpe:SIZE with a size of {LEAST_BYTE_PAIRS} or more, or a tokenizer.json"
+        )
+    return text
+
+
 DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE or cpu", "hardware")
 JSON = Setting(flag, False, "print JSON, for programs", "output")
 
@@ -67,7 +77,8 @@ SETTINGS: dict[str, Setting] = {
     "resize": Setting(str, None, "how image files are resized", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
     "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
     "labels": Setting(str, None, "labels of a list of image files: one class a file, several classes, or numbers; default: class", "data", ("class", "classes", "numbers")),
-    "length": Setting(count, 128, "sequence length of text, in characters", "data"),
+    "length": Setting(count, 128, "sequence length of text, in tokens", "data"),
+    "tokenizer": Setting(tokenizer_name, "characters", "tokens of text: characters, bpe:1000 (so many byte pairs, learned from it), or a tokenizer.json", "data"),
     "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
     "workers": Setting(whole, 1, "threads that load data", "data"),

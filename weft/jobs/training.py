@@ -19,6 +19,7 @@ from ..parallel.sizes import AUTO
 from ..report.text_format import counted
 from ..runtime import device as find_device
 from ..signals import Terminated
+from ..text.generate import generate
 from ..train import RunFolder
 from ..train.results import evaluated, write_results, write_text
 from ..train.task import is_better
@@ -39,7 +40,7 @@ from .settings import SETTINGS
 from .stored import settings_of
 from .weights import settings_for_weights
 
-SAMPLE = 1000  # characters that are generated at the end
+SAMPLE = 1000  # tokens that are generated at the end
 SHOW_SECONDS = 0.1  # between two progress events
 
 
@@ -308,7 +309,8 @@ def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summ
         write_fold(run.path, found)
     if isinstance(job.train, data.Text):
         recorder.show("activity", text="writing a sample")
-        sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
+        start = job.train.decode(job.train.ids[:1])
+        sample = generate(model, start, job.train.tokenizer, max_new_tokens=SAMPLE, temperature=0.8)
         write_text(run.path, sample)
     recorder.show("activity", text="writing the report")
     write_results(run.path, found, cost, split)

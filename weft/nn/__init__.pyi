@@ -74,6 +74,8 @@ from .image import ReflectPad as ReflectPad
 from .image import ReplicatePad as ReplicatePad
 from .image import Upsample as Upsample
 from .image import ZeroPad as ZeroPad
+from .kv_cache import CachePass as CachePass
+from .kv_cache import KVCache as KVCache
 from .linear import Bilinear as Bilinear
 from .linear import Embedding as Embedding
 from .linear import Linear as Linear

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import bool_
+from ..dtypes import DType, bool_
 from ..errors import UserError
 from ..ops.attention import Causal, attention
 from ..ops.convert import asarray
@@ -14,9 +14,10 @@ from ..ops.creation import zeros
 from ..ops.movement import expand_dims, reshape, transpose
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .checks import check_channels, check_count, check_rate
+from .kv_cache import CachePass
 from .linear import Linear
 from .module import Module
-from .positions import alibi_slopes
+from .positions import alibi_slopes, rotary_at
 from .positions import rotary as rotated
 
 
@@ -56,13 +57,22 @@ class MultiHeadAttention(Module):
         self.value = Linear(self.features, shared, bias=bias, init="glorot_uniform")
         self.output = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
 
-    def forward(self, x: ArrayLike, context: Any = None, *, mask: Any = None, causal: Causal = False) -> Tensor:
+    def forward(
+        self,
+        x: ArrayLike,
+        context: Any = None,
+        *,
+        mask: Any = None,
+        causal: Causal = False,
+        cache: CachePass | None = None,
+    ) -> Tensor:
         """(batch, time, features), from x of that shape, which attends to the context (batch, keys, features) or to x itself.
 
         A bool mask selects the positions to attend to, a float mask is added to the scores: (queries, keys),
         (batch, queries, keys) or (batch, heads, queries, keys), where sizes of 1 broadcast. For sequences of different
         lengths: mask = (weft.arange(keys) < lengths[:, None])[:, None]. With `causal`, a query attends only to earlier
         positions, with the last query aligned to the last key (or the first to the first: causal="upper_left").
+        With a pass of a `KVCache`, x are the next tokens: they attend to what is in the cache, and to themselves causally.
         """
         x = _sequences(x, self.features)
         context = x if context is None else _sequences(context, self.features)
@@ -70,9 +80,11 @@ class MultiHeadAttention(Module):
             raise UserError("MultiHeadAttention", f"one batch is required, got {x.shape} and {context.shape}.")
         q = _split_heads(self.query(x), self.heads)
         k, v = _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
-        if self.rotary:
-            q, k = _apply_rotary(q, k)
-        y = self._attend(q, k, v, mask, causal)
+        if cache is not None:
+            y = self._attend_cached(q, k, v, cache, mask is not None or context is not x)
+        else:
+            q, k = _apply_rotary(q, k) if self.rotary else (q, k)
+            y = self._attend(q, k, v, mask, causal)
         joined: Tensor = self.output(reshape(y, (*x.shape[:2], y.shape[2] * y.shape[3])))
         return joined
 
@@ -85,6 +97,22 @@ class MultiHeadAttention(Module):
         return attention(
             q, k, v, mask=given, causal=causal, window=self.window, slopes=self._slopes(), dropout=rate
         )[0]  # fmt: skip
+
+    def _attend_cached(self, q: Tensor, k: Tensor, v: Tensor, cache: CachePass, more: bool) -> Tensor:
+        if more:
+            raise UserError("MultiHeadAttention", "a cache is for causal self-attention, without a mask or a context.")
+        if self.rotary:
+            positions = cache.positions(q.shape[1])
+            q, k = (rotary_at(x, positions, cache.cache.capacity) for x in (q, k))
+        k, v = cache.store(self, k, v)
+        return attention(
+            q, k, v, mask=cache.mask(k.shape[1]), causal=True, window=self.window, key_lengths=cache.key_lengths(),
+            slopes=self._slopes(),
+        )[0]  # fmt: skip
+
+    def cache_row(self) -> tuple[int, int, DType]:
+        """Key heads, features of a head, and their dtype: what a `KVCache` holds for each token."""
+        return self.key_heads, self.features // self.heads, self.key.weight.dtype
 
     def _slopes(self) -> Tensor | None:
         return asarray(np.asarray(alibi_slopes(self.heads), np.float32)) if self.alibi else None

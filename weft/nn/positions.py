@@ -17,6 +17,7 @@ from ..ops.convert import asarray
 from ..ops.creation import arange
 from ..ops.declare import as_float
 from ..ops.elementwise import abs, sin
+from ..ops.indexing import take
 from ..ops.movement import concat, cut, expand_dims, reshape, split, stack
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
@@ -94,6 +95,14 @@ def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
     if features % 2 or not features:
         raise UserError("rotary", f"an even number of features is required, got {x.shape}.")
     sines, cosines = _sines_and_cosines(time, features, check_above("rotary", "base", base, 1.0), int(start), x.dtype)
+    a, b = split(x, 2, axis=-1)
+    return concat([a * cosines - b * sines, a * sines + b * cosines], axis=-1)
+
+
+def rotary_at(x: Tensor, positions: Tensor, limit: int, *, base: float = 10000.0) -> Tensor:
+    """Rotary positions of x (batch, time, heads, features) at given positions below a limit, (time,) or (batch, time)."""
+    tables = _sines_and_cosines(limit, x.shape[-1], base, 0, x.dtype)
+    sines, cosines = (expand_dims(take(table, positions, axis=0), axis=-2) for table in tables)
     a, b = split(x, 2, axis=-1)
     return concat([a * cosines - b * sines, a * sines + b * cosines], axis=-1)
 

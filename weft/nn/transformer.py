@@ -10,6 +10,7 @@ from ..tensor import ArrayLike, Tensor, as_tensor
 from .activations import Activation
 from .attention import MultiHeadAttention
 from .checks import check_count, check_rate
+from .kv_cache import CachePass
 from .linear import Linear
 from .module import Module
 from .norm import LayerNorm
@@ -55,16 +56,21 @@ class SelfAttentionLayer(TransformerLayer):
         key_heads: int | None = None,
         rotary: bool = False,
         alibi: bool = False,
+        window: int | None = None,
         eps: float = 1e-5,
     ) -> None:
         super().__init__(features, hidden, activation, dropout, norm_first, eps)
         self.attention = MultiHeadAttention(
-            features, heads, key_heads=key_heads, dropout=dropout, rotary=rotary, alibi=alibi
+            features, heads, key_heads=key_heads, dropout=dropout, rotary=rotary, alibi=alibi, window=window
         )
         self.attention_norm = LayerNorm(features, eps=eps)
 
-    def _through(self, x: ArrayLike, mask: Any, causal: bool) -> Tensor:
-        x = self._around(lambda y: self.attention(y, mask=mask, causal=causal), self.attention_norm, as_tensor(x))
+    def _through(self, x: ArrayLike, mask: Any, causal: bool, cache: CachePass | None = None) -> Tensor:
+        def attend(y: Tensor) -> Tensor:
+            found: Tensor = self.attention(y, mask=mask, causal=causal, cache=cache)
+            return found
+
+        x = self._around(attend, self.attention_norm, as_tensor(x))
         return self._around(self.feed_forward, self.feed_forward_norm, x)
 
 
@@ -89,9 +95,9 @@ class TransformerBlock(SelfAttentionLayer):
     (1, 5, 8)
     """
 
-    def forward(self, x: ArrayLike, *, mask: Any = None) -> Tensor:
-        """(batch, time, features), from x of that shape; masks as in MultiHeadAttention."""
-        return self._through(x, mask, causal=True)
+    def forward(self, x: ArrayLike, *, mask: Any = None, cache: CachePass | None = None) -> Tensor:
+        """(batch, time, features), from x of that shape; masks and caches as in MultiHeadAttention."""
+        return self._through(x, mask, causal=True, cache=cache)
 
 
 class TransformerDecoderLayer(TransformerLayer):

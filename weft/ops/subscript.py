@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import bool_
 from ..errors import UserError, UserIndexError
 from ..graph.node import CONST, Shape
-from ..tensor import ArrayLike, Tensor, as_tensor, function
+from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, function
 from .convert import asarray
 from .creation import iota
 from .declare import accept, broadcast_shape, expand_to
@@ -171,12 +171,18 @@ def _normal_part(part: Any) -> list[Any]:
             places = np.nonzero(part.numpy())
             return [_Mask(asarray(p), n, part.shape) for p, n in zip(places, part.shape, strict=True)]
         accept("index", part.dtype, "integer")
-        return [part if part.ndim or part._node.abstract or part._node.tracked else int(part)]
+        return [part if part.ndim or _is_variable(part) else int(part)]
     if hasattr(part, "__index__"):
         return [part.__index__()]
     raise UserIndexError(
         "index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}."
     )
+
+
+def _is_variable(part: Tensor) -> bool:
+    """Whether an index is known only when it is computed: in a traced function all are, but those that are made of constants."""
+    node = part.node
+    return node.abstract or node.tracked or (TRACING.watch is not None and node.device is not None)
 
 
 @function

@@ -122,7 +122,9 @@ class Client:
                 job = self.job(number)
                 if job["state"] in ENDED:
                     if on_event is not None and state != job["state"]:
-                        on_event({"type": "job", "job": number, **{name: job[name] for name in ("state", "why", "run")}})
+                        on_event(
+                            {"type": "job", "job": number, **{name: job[name] for name in ("state", "why", "run")}}
+                        )
                     return job
             if limit is not None and time.monotonic() > limit:
                 raise RunError("client", f"job {number} has not ended within {seconds:g} s.")

@@ -37,7 +37,7 @@ class TensorInterop(TensorBase):
     def _read(self) -> Buffer:
         """The value, for code that reads it outside of the graph."""
         watch = TRACING.watch
-        if watch is not None and self.born <= watch.start:
+        if watch is not None:
             watch.looked(self)
         value = None
         while not isinstance(value, Buffer):  # another thread may give it a new one, not yet computed

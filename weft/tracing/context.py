@@ -32,7 +32,12 @@ class StateRecorder:
         self.looks: dict[Tensor, None] = {}  # tensors whose values Python has read
 
     def looked(self, tensor: Tensor) -> None:
-        self.looks[tensor] = None
+        """Of a tensor that the function has computed, the values that it was computed from were read."""
+        if tensor.born <= self.start:
+            self.looks[tensor] = None
+        else:
+            leaves = (self.by_node.get(node) for node in toposort([tensor._node]))
+            self.looks |= dict.fromkeys(leaf for leaf in leaves if leaf is not None)
 
     def values_seen(self) -> list[tuple[Tensor, Buffer, int]]:
         """Those tensors with their values, once all is again what it was."""

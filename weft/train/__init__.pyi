@@ -7,8 +7,6 @@ from .fit import find_batch as find_batch
 from .fit import find_rate as find_rate
 from .fit import fit as fit
 from .folder import RunFolder as RunFolder
-from .generate import generate as generate
-from .generate import generated as generated
 from .rates import Rates as Rates
 from .results import Evaluation as Evaluation
 from .results import evaluated as evaluated

@@ -93,6 +93,7 @@ class ReadyPhase:
 def _moved(condition: Inside, values: Mapping[Loop, IndexExpr]) -> Inside:
     return Inside(substituted(condition.inner, values), condition.size, condition.step)
 
+
 GROUPED_STEPS = 64  # of a loop's body, up to which more columns are reduced together
 
 

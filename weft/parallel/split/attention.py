@@ -45,8 +45,12 @@ class AttentionByHeads(SplitLayer):
             setattr(self, name, _by_output(getattr(self, name), self._place))
         self.output = _by_input(self.output, self._place)
 
-    def forward(self, x: Any, context: Any = None, *, mask: Any = None, causal: Causal = False) -> Tensor:
-        """As MultiHeadAttention."""
+    def forward(
+        self, x: Any, context: Any = None, *, mask: Any = None, causal: Causal = False, cache: Any = None
+    ) -> Tensor:
+        """As MultiHeadAttention, without a cache."""
+        if cache is not None:
+            raise UserError("split", "attention that is split by heads has no key-value cache.")
         axis = self._place.axis
         mine = _HeadsOfProcess(self, axis)
         others = None if context is None else replicate(as_tensor(context), axis)

@@ -19,7 +19,7 @@ from ...jobs.predictions import TOP, outcome
 from ...jobs.predictor import Predictor
 from ...jobs.run_predictor import predictor_of_run
 from ...ops.convert import asarray
-from ...train.generate import generated
+from ...text.generate import stream
 from ..decoding import guarded_pixels
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
@@ -65,10 +65,11 @@ class LoadedNetwork:
         ], milliseconds
 
     def characters(self, prompt: str, length: int, **settings: Any) -> Generator[str]:
-        """The characters after a prompt, as `weft.train.generated` samples them. Others who use the network wait until it is closed."""
+        """The text after a prompt, as `weft.text.stream` writes it. Others who use the network wait until it is closed."""
         text = self.predictor.text
         assert text is not None
-        found = generated(self.predictor.model, text, prompt, length, **settings)  # what is wrong is said now
+        model, tokenizer = self.predictor.model, text.tokenizer
+        found = stream(model, prompt, tokenizer, max_new_tokens=length, **settings)  # what is wrong is said now
 
         def alone() -> Generator[str]:
             with self.lock:

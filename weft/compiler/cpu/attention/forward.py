@@ -31,20 +31,22 @@ def scratch_elements(blocks: Blocks) -> int:
 
 def make(symbol: str) -> ir.Module:
     module = new_module(symbol)
-    _Forward(module, Variant.parse(symbol)).write()
+    _Forward(module, Variant.parse(symbol), POINTERS, STRIDES).write()
     return module
 
 
-class _Forward:
-    def __init__(self, module: ir.Module, variant: Variant) -> None:
+class BlocksOfQueries:
+    """The frame of a kernel: its tasks, the softmax, and what is stored. Subclasses multiply by keys and by values."""
+
+    def __init__(
+        self, module: ir.Module, variant: Variant, pointers: tuple[str, ...], strides: tuple[str, ...]
+    ) -> None:
         self.module, self.variant = module, variant
         self.blocks = blocks = Blocks(variant.kind, variant.width, variant.values)
-        self.code, self.of = begin(module, variant, (*POINTERS, *variant.results), STRIDES)
+        self.code, self.of = begin(module, variant, (*pointers, *variant.results), strides)
         self.element, self.lanes = ELEMENTS[variant.kind], blocks.vector
         self.padded = blocks.padded(variant.values, blocks.outputs)
         self.rows = RowWriter(self.code, self.of, variant, self.lanes)
-        self.to_scores = block_product(module, variant.kind, blocks.scores, "rows", False)
-        self.to_outputs = block_product(module, variant.kind, blocks.outputs, "rows", True)
 
     def write(self) -> None:
         code, of, blocks = self.code, self.of, self.blocks
@@ -75,32 +77,26 @@ class _Forward:
         fill(code, self.sums, 0, blocks.queries, constant(self.element, 0.0), 1)
         fill(code, self.outputs, 0, code.times(self.valid, self.padded), constant(self.element, 0.0), blocks.lanes)
         begin, end = self.rows.key_range(self.start, code.plus(self.start, self.valid, -1))
-        panel = blocks.panel(blocks.scores)
-        begin = code.times(code.sdiv(begin, code.i64(panel)), panel)
-        groups = code.sdiv(of["heads"], of["key_heads"])
-        pair = code.plus(code.mul(self.b, of["key_heads"]), code.sdiv(self.h, groups))
-        wide = code.times(code.ceil_div(of["keys"], panel), panel * self.variant.width)
-        k = code.at(of["packed"], code.plus(of["keys_at"], code.mul(pair, wide)), self.element)
-        tall = code.times(of["keys"], self.padded)
-        v = code.at(of["packed"], code.plus(of["values_at"], code.mul(pair, tall)), self.element)
+        begin = self.find_operands(begin, code.sdiv(self.h, code.sdiv(of["heads"], of["key_heads"])))
         with code.loop(begin, end, blocks.keys, name="keys") as key:
-            self._keys(key, code.minimum(blocks.keys, code.sub(end, key)), k, v)
+            count = code.minimum(blocks.keys, code.sub(end, key))
+            self.multiply_keys(key, count)
+            with code.loop(0, self.valid, name="row") as row:
+                self._row(row, key, count)
+            self.add_values(key, count)
         self._leave()
 
-    def _keys(self, key: Value, count: Value, k: Value, v: Value) -> None:
-        code, of, blocks, width = self.code, self.of, self.blocks, self.variant.width
-        panel, across = blocks.panel(blocks.scores), blocks.panel(blocks.outputs)
-        q = rows_at(code, of, "q", self.b, self.h, self.start)
-        code.call(self.to_scores, [
-            code.at(of["q"], q, self.element), of["q_row"], self.valid, code.at(k, code.times(key, width), self.element),
-            code.i64(panel * width), code.ceil_div(count, panel), code.i64(width), self.scores, code.i64(blocks.keys),
-        ])  # fmt: skip
-        with code.loop(0, self.valid, name="row") as row:
-            self._row(row, key, count)
-        code.call(self.to_outputs, [
-            self.scores, code.i64(blocks.keys), self.valid, code.at(v, code.times(key, across), self.element),
-            code.times(of["keys"], across), code.i64(self.padded // across), count, self.outputs, code.i64(self.padded),
-        ])  # fmt: skip
+    def find_operands(self, begin: Value, key_head: Value) -> Value:
+        """Where the keys and values of a head are; the key to begin with, at most the given one."""
+        raise NotImplementedError
+
+    def multiply_keys(self, key: Value, count: Value) -> None:
+        """The scores of the queries and a block of keys, without the scale."""
+        raise NotImplementedError
+
+    def add_values(self, key: Value, count: Value) -> None:
+        """The outputs plus the values of a block of keys, weighted."""
+        raise NotImplementedError
 
     def _row(self, row: Value, key: Value, count: Value) -> None:
         """Scores become weights."""
@@ -187,6 +183,38 @@ class _Forward:
                 home = code.plus(code.mul(code.plus(code.mul(self.b, of["queries"]), i), of["heads"]), self.h)
                 values = self.variant.values
                 write_row(code, line, of["y0"], code.times(home, values), values, factor, dtype, self.blocks.lanes)
+
+
+class _Forward(BlocksOfQueries):
+    """Keys and values are packed into panels: see the head of this file."""
+
+    def find_operands(self, begin: Value, key_head: Value) -> Value:
+        code, of, blocks = self.code, self.of, self.blocks
+        self.to_scores = block_product(self.module, self.variant.kind, blocks.scores, "rows", False)
+        self.to_outputs = block_product(self.module, self.variant.kind, blocks.outputs, "rows", True)
+        panel = blocks.panel(blocks.scores)
+        pair = code.plus(code.mul(self.b, of["key_heads"]), key_head)
+        wide = code.times(code.ceil_div(of["keys"], panel), panel * self.variant.width)
+        self.k = code.at(of["packed"], code.plus(of["keys_at"], code.mul(pair, wide)), self.element)
+        tall = code.times(of["keys"], self.padded)
+        self.v = code.at(of["packed"], code.plus(of["values_at"], code.mul(pair, tall)), self.element)
+        return code.times(code.sdiv(begin, code.i64(panel)), panel)
+
+    def multiply_keys(self, key: Value, count: Value) -> None:
+        code, of, blocks, width = self.code, self.of, self.blocks, self.variant.width
+        panel = blocks.panel(blocks.scores)
+        q = rows_at(code, of, "q", self.b, self.h, self.start)
+        code.call(self.to_scores, [
+            code.at(of["q"], q, self.element), of["q_row"], self.valid, code.at(self.k, code.times(key, width), self.element),
+            code.i64(panel * width), code.ceil_div(count, panel), code.i64(width), self.scores, code.i64(blocks.keys),
+        ])  # fmt: skip
+
+    def add_values(self, key: Value, count: Value) -> None:
+        code, of, across = self.code, self.of, self.blocks.panel(self.blocks.outputs)
+        code.call(self.to_outputs, [
+            self.scores, code.i64(self.blocks.keys), self.valid, code.at(self.v, code.times(key, across), self.element),
+            code.times(of["keys"], across), code.i64(self.padded // across), count, self.outputs, code.i64(self.padded),
+        ])  # fmt: skip
 
 
 def rows_at(code: Code, of: dict[str, Value], name: str, b: Value, h: Value, row: Value) -> Value:

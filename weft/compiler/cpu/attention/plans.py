@@ -13,15 +13,15 @@ from ....dtypes import float64
 from ....graph.node import Node
 from ...ir.kernel import View
 from ...ir.plan import Plan, PlanPhase
+from ...thresholds import thresholds
 from ..gemm.packing import BYTES
 from ..library import library
-from . import backward, forward, operands
+from . import backward, few_queries, forward, operands
 from .blocks import ROOM, Blocks
-from .scores import Variant
+from .scores import SHORT, Variant
 
-SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 _MAKERS = {
-    "pack": operands.pack, "rows": operands.rows, "delta": operands.delta, "forward": forward.make,
+    "pack": operands.pack, "rows": operands.rows, "delta": operands.delta, "forward": forward.make, "few": few_queries.make,
     "both": backward.make, "queries": backward.make, "keys": backward.make,
 }  # fmt: skip
 
@@ -35,13 +35,22 @@ def plan(node: Node, threads: int, wanted: frozenset[int], views: Sequence[View]
     """The plan of attention by up to so many threads; `wanted`: the results that are read."""
     steps = _Steps(node, threads, views)
     blocks, (q, k, v) = steps.blocks, node.inputs[:3]
+    results = tuple(f"y{i}" for i in sorted(wanted))
+    if q.shape[1] <= thresholds.attention_few_queries and few_queries.can_read(node, views):
+        own = {
+            f"{name}_{part}": view.strides[axis]
+            for name, view in zip("qkv", views, strict=False)
+            for part, axis in (("batch", 0), ("head", 2), ("row", 1))
+        }
+        pointers = {"q": "x0", "k": "x1", "v": "x2", "packed": "work"}
+        steps.main("few", pointers, {"q_at": 0} | own, results, forward.scratch_elements(blocks))
+        return steps.plan("attention of few queries")
     rows = steps.rows("x0", q, views[0])
     own = {
         "q_at": rows.begin, "q_batch": rows.batch, "q_head": rows.head, "q_row": rows.row,
         "keys_at": steps.pack("x1", k, views[1], blocks.panel(blocks.scores), transposed=True),
         "values_at": steps.pack("x2", v, views[2], blocks.panel(blocks.outputs)),
     }  # fmt: skip
-    results = tuple(f"y{i}" for i in sorted(wanted))
     steps.main("forward", {"q": rows.pointer, "packed": "work"}, own, results, forward.scratch_elements(blocks))
     return steps.plan("attention")
 

@@ -14,6 +14,7 @@ from ..gemm.packing import ELEMENTS, read_as
 from ..ir_builder import F32, F64, I8, I32, I64, PTR, Code, Value, constant, like, vector
 
 INFINITY = float("inf")
+SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}  # dtypes as they are part of symbols
 # Numbers that all kernels of attention take, after their own.
 NUMBERS = (
     "tid", "threads", "batch", "heads", "key_heads", "queries", "keys", "width", "values", "left", "right", "shift", "scale", "work",

@@ -1,0 +1,75 @@
+"""The verb `generate`: a network that was trained on text continues prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import UserError
+from ..jobs.device import on
+from ..jobs.schema import Setting, count, flag, number, positive, seed, whole
+from ..jobs.settings import DEVICE
+from ..jobs.writers import Writer, find_writer
+from ..text.generate import generate as generate_all
+from ..text.generate import stream
+from .arguments import read
+
+SAMPLING_SETTINGS = {
+    "length": Setting(whole, 500, "number of tokens (characters, of a network that was trained on them) to generate"),
+    "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely token"),
+    "top_k": Setting(count, None, "sample a text from so many of the most likely tokens"),
+    "top_p": Setting(positive, None, "sample a text from the most likely tokens that together have this probability"),
+    "seed": Setting(seed, 0, "of the text"),
+}
+GENERATE_SETTINGS = {
+    **SAMPLING_SETTINGS,
+    "repetition_penalty": Setting(positive, 1.0, "above 1: tokens that there were before are less likely"),
+    "stop": Setting(str, None, r"end before this text; \n is a line break"),
+    "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
+    "precision": Setting(str, None, "16-bit weights, which are faster to read", choices=("float16", "bfloat16")),
+    "device": DEVICE,
+    "trust_compiled": Setting(flag, None, "use compiled code in net.weft, see weft predict"),
+    "json": Setting(flag, False, "print JSON, an object for each text"),
+}
+MOST_PROMPTS = 1024
+
+
+def generate(words: Sequence[str]) -> None:
+    """Continue a text with a network that was trained on text: weft generate RUN "Once upon a time".
+
+    RUN is a run, a program that weft export wrote (net.weft), or a folder with a GPT-2 of Hugging Face: config.json, model.safetensors and
+    tokenizer.json. The text is printed as it is written. Several texts are continued together, and printed when all are complete.
+    """
+    given = read("generate", words, GENERATE_SETTINGS, 1 + MOST_PROMPTS)
+    if len(given.plain) < 2:
+        raise UserError("weft generate", 'a run and a text are required: weft generate RUN "Once upon a time".')
+    name, *prompts = given.plain
+    with on(given["device"]):
+        writer = find_writer(
+            "generate", name, trust_compiled=given["trust_compiled"], checkpoint=given["checkpoint"], precision=given["precision"]
+        )  # fmt: skip
+        settings = sampling(given.settings) | {"repetition_penalty": given["repetition_penalty"]}
+        if given["stop"] is not None:
+            settings["stop"] = given["stop"].replace(r"\n", "\n").replace(r"\t", "\t")
+        write(writer, prompts, settings, given["json"])
+
+
+def sampling(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the command line as `weft.text.generate` takes them."""
+    found = {name: given[name] for name in ("temperature", "top_k", "top_p", "seed")}
+    return found | {"max_new_tokens": given["length"]}
+
+
+def write(writer: Writer, prompts: Sequence[str], settings: Mapping[str, Any], as_json: bool) -> None:
+    """Print one text as it is written; several, or as JSON, when they are complete."""
+    if len(prompts) > 1 or as_json:
+        texts = generate_all(writer.model, list(prompts), writer.tokenizer, **settings)
+        for text in texts:
+            print(json.dumps({"text": text}) if as_json else text)
+        return
+    pieces = stream(writer.model, prompts[0], writer.tokenizer, **settings)
+    print(prompts[0], end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()

@@ -1,0 +1,155 @@
+"""The key-value cache of a causal transformer: keys and values of earlier tokens are kept, so that every token is computed once.
+
+    cache = model.new_cache(batch=2, capacity=256)
+    logits = model(prompts, cache=cache.begin(prompts.shape[1]))     # prefill: all tokens of the prompts at once
+    logits = model(tokens, cache=cache.advance())                    # decode: one more token for each example, (batch, 1)
+
+The tensors have a fixed size and are state of the compiled function: a step writes one row of each in place, and is compiled once.
+All examples write to the same row. Prompts of different lengths therefore end together, the shorter ones behind padding that nobody
+attends to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..dtypes import DType, int32
+from ..errors import UserError
+from ..ops.creation import arange, zeros
+from ..ops.elementwise import maximum
+from ..ops.movement import broadcast_to, expand_dims, permute_dims, reshape, squeeze
+from ..tensor import Tensor, as_tensor
+from ..tracing.context import outside
+from .checks import check_count
+
+
+class CachedLayer(Hashable, Protocol):
+    """An attention layer as a cache sees it."""
+
+    def cache_row(self) -> tuple[int, int, DType]:
+        """Key heads, features of a head, and their dtype."""
+        ...
+
+
+@dataclass
+class _LayerCache:
+    keys: Tensor  # (batch, key heads, capacity, width): what a head reads is contiguous
+    values: Tensor
+
+
+class KVCache:
+    """Keys and values of attention layers for up to `capacity` tokens of each example, and how many rows are filled.
+
+    With `padded`, the first rows of an example may be padding; how many is given to `begin`.
+
+    >>> from weft import zoo
+    >>> model = zoo.gpt(65, context=8, features=16, heads=2, layers=1).eval()
+    >>> cache = model.new_cache(batch=1)
+    >>> logits = model([[1, 2, 3]], cache=cache.begin(3))
+    >>> cache.length.item(), model([[4]], cache=cache.advance()).shape, cache.length.item()
+    (3, (1, 1, 65), 4)
+    """
+
+    def __init__(self, layers: Sequence[CachedLayer], batch: int, capacity: int, *, padded: bool = False) -> None:
+        self.batch = check_count("KVCache", "examples", batch)
+        self.capacity = check_count("KVCache", "rows", capacity)
+        with outside():
+            self.layers = {layer: self._made(*layer.cache_row()) for layer in layers}
+            self.length = _state((), int32)
+            self.padding = _state((self.batch,), int32) if padded else None
+
+    def _made(self, heads: int, width: int, dtype: DType) -> _LayerCache:
+        shape = (self.batch, heads, self.capacity, width)
+        return _LayerCache(_state(shape, dtype), _state(shape, dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of keys and values."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers.values())
+
+    def fits(self, layers: Collection[Any]) -> bool:
+        """Whether its layers are among these, with the sizes and dtypes that it was made for."""
+        found = set(layers)
+        rows = {layer: (*kept.keys.shape[1::2], kept.keys.dtype) for layer, kept in self.layers.items()}
+        return all(layer in found and layer.cache_row() == row for layer, row in rows.items())
+
+    def begin(self, length: Any, padding: Any = None) -> CachePass:
+        """A pass that fills an empty cache with so many tokens, an int or a scalar tensor. Tokens beyond are overwritten later.
+
+        `padding` (one number for each example): how many of its first tokens do not count.
+        """
+        if (padding is None) != (self.padding is None):
+            raise UserError(
+                "KVCache.begin", f"padding is {'missing' if padding is None else 'only'} for a cache with padded=True."
+            )
+        self.length.assign(as_tensor(length).astype(int32))
+        if self.padding is not None:
+            self.padding.assign(broadcast_to(as_tensor(padding).astype(int32), (self.batch,)))
+        return CachePass(self, None)
+
+    def advance(self) -> CachePass:
+        """A pass that adds one token to each example."""
+        filled = self.length + 1
+        self.length.assign(filled)
+        return CachePass(self, filled)
+
+
+@dataclass
+class CachePass:
+    """One call of a network with a cache: it writes keys and values of its tokens, and attends to all before them."""
+
+    cache: KVCache
+    filled: Tensor | None  # rows after this pass; None: it begins with the first row
+    _seen: set[Hashable] = field(default_factory=set)
+
+    def positions(self, time: int) -> Tensor:
+        """The positions of so many tokens: (time,), or (batch, time) with padding, whose positions are 0."""
+        first = 0 if self.filled is None else self.filled - 1
+        rows = arange(time, dtype=int32) + first
+        if self.cache.padding is None:
+            return rows
+        return maximum(rows - expand_dims(self.cache.padding, axis=1), 0)
+
+    def store(self, layer: CachedLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values (batch, time, key heads, width); those to attend to."""
+        kept = self._layer(layer, k)
+        for held, new in ((kept.keys, k), (kept.values, v)):
+            if self.filled is None:
+                held.assign(held.at[:, :, : new.shape[1]].set(_heads_first(new)))
+            else:
+                held.assign(held.at[:, :, self.filled - 1].set(squeeze(new, axis=1)))
+        return (k, v) if self.filled is None else (_heads_first(kept.keys), _heads_first(kept.values))
+
+    def key_lengths(self) -> Tensor | None:
+        """How many rows of each example are filled, (batch,); None if the pass attends to its own tokens only."""
+        return None if self.filled is None else broadcast_to(self.filled, (self.cache.batch,))
+
+    def mask(self, keys: int) -> Tensor | None:
+        """Which of so many keys are no padding: (batch, 1, 1, keys)."""
+        if self.cache.padding is None:
+            return None
+        counts = arange(keys, dtype=int32) >= expand_dims(self.cache.padding, axis=1)
+        return reshape(counts, (self.cache.batch, 1, 1, keys))
+
+    def _layer(self, layer: CachedLayer, k: Tensor) -> _LayerCache:
+        where, cache = "KVCache", self.cache
+        if layer not in cache.layers or layer in self._seen:
+            problem = "is called twice" if layer in self._seen else "has no place in this cache"
+            raise UserError(where, f"every attention layer is called once with its own cache, but one {problem}.")
+        self._seen.add(layer)
+        batch, time = k.shape[:2]
+        if batch != cache.batch or time > cache.capacity or (self.filled is not None and time != 1):
+            wanted = f"up to {cache.capacity} tokens" if self.filled is None else "one token"
+            raise UserError(where, f"{wanted} of {cache.batch} examples are required, got {time} of {batch}.")
+        return cache.layers[layer]
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """(batch, time, heads, width) as (batch, heads, time, width), or back."""
+    return permute_dims(x, (0, 2, 1, 3))
+
+
+def _state(shape: tuple[int, ...], dtype: DType) -> Tensor:
+    return zeros(shape, dtype=dtype).realize()

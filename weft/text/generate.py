@@ -1,0 +1,308 @@
+"""Text generation: a language model continues prompts, token by token.
+
+    text.generate(model, ["Once upon a time", "In the beginning"], tokenizer, temperature=0.8, top_k=50)
+    for piece in text.stream(model, "Once upon a time", tokenizer): print(piece, end="", flush=True)
+
+The steps are compiled once for a network, a number of prompts and a kind of sampling, and kept with the network: see decoder.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError, UserError
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.declare import whole
+from ..runtime import device as find_device
+from ..tensor import Tensor
+from .decoder import MOST_STEPS, CachedDecoder, CachedNetwork, Decoder, RecurrentDecoder, WindowDecoder, padded_width
+from .pieces import Stops, WrittenText, WrittenTokens
+from .sampling import NOT_A_NUMBER, Sampler, Sampling
+from .tokenizer import Tokenizer
+
+KEPT = 2  # decoders that stay with a network for the next texts
+Written = WrittenText | WrittenTokens
+
+
+def generate(
+    model: Module,
+    prompt: Any,
+    tokenizer: Tokenizer | None = None,
+    *,
+    max_new_tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | int | Iterable[str | int] = (),
+    seed: int = 0,
+    drop: int | None = None,
+) -> Any:
+    """A prompt and its continuation: a text, or a list of token ids where there is no tokenizer. A list of prompts gives a list.
+
+    Prompts of a list may differ in length; they are continued together. A `temperature` below 1 favours likely tokens, 0 is greedy
+    decoding. `top_k`: only so many of the most likely tokens are sampled. `top_p`: only the most likely ones whose probabilities together
+    reach it (nucleus sampling). A `repetition_penalty` above 1 makes tokens less likely that there were before. A text ends before a `stop`
+    word, at a token id in `stop`, at the tokenizer's end of text, or after `max_new_tokens`. The same seed gives the same text.
+
+    Where a network's context is full, its `drop` oldest tokens (half of the context by default) are forgotten at once; drop=1 is exactly the
+    last tokens that fit, at the cost of reading all of them again for each new one.
+
+    >>> from weft import text, zoo
+    >>> model, letters = zoo.gpt(3, context=8, features=8, heads=2, layers=1), text.CharTokenizer("abc")
+    >>> written = generate(model, "ab", letters, max_new_tokens=5)
+    >>> len(written), written[:2]
+    (7, 'ab')
+    >>> [len(row) for row in generate(model, [[0, 1, 2], [2]], max_new_tokens=5, top_k=2)]
+    [8, 6]
+    """
+    how = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+    prompts, is_single = _prompts(prompt, tokenizer)
+    stops, limit = Stops(stop, tokenizer), whole("generate", "max_new_tokens", max_new_tokens)
+    given = [prompt] if is_single else list(prompt)
+    found: list[Any] = [one if isinstance(one, str) else list(p) for one, p in zip(given, prompts, strict=True)]
+    for places in _together(model, prompts):
+        parts = _written(model, [prompts[i] for i in places], tokenizer, stops, how, limit, drop)
+        for pieces in parts():
+            for i, piece in zip(places, pieces, strict=True):
+                found[i] = found[i] + piece
+    return found[0] if is_single else found
+
+
+def stream(
+    model: Module,
+    prompt: Any,
+    tokenizer: Tokenizer | None = None,
+    *,
+    max_new_tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | int | Iterable[str | int] = (),
+    seed: int = 0,
+    drop: int | None = None,
+) -> Iterator[Any]:
+    """What `generate` puts after one prompt, piece by piece: texts, or token ids where there is no tokenizer.
+
+    >>> from weft import text, zoo
+    >>> model, letters = zoo.gpt(3, context=8, features=8, heads=2, layers=1), text.CharTokenizer("abc")
+    >>> "ab" + "".join(stream(model, "ab", letters, max_new_tokens=5)) == generate(model, "ab", letters, max_new_tokens=5)
+    True
+    """
+    how = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+    prompts, is_single = _prompts(prompt, tokenizer)
+    if not is_single:
+        raise UserError("stream", f"one prompt is required, got a list of {len(prompts)}. Use generate for several.")
+    stops, limit = Stops(stop, tokenizer), whole("generate", "max_new_tokens", max_new_tokens)
+    parts = _written(model, prompts, tokenizer, stops, how, limit, drop)
+
+    def pieces() -> Iterator[Any]:
+        for [piece] in parts():
+            if isinstance(piece, str):
+                yield from [piece] if piece else []
+            else:
+                yield from piece
+
+    return pieces()
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------------
+
+
+def _prompts(prompt: Any, tokenizer: Tokenizer | None) -> tuple[list[list[int]], bool]:
+    """The token ids of each prompt, and whether there is just one that is not in a list."""
+    if isinstance(prompt, Tensor):
+        prompt = prompt.numpy()
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
+    if isinstance(prompt, str):
+        return [_ids(prompt, tokenizer)], True
+    try:
+        several = list(prompt)
+    except TypeError:
+        raise UserError("generate", f"a text or token ids are required, got {type(prompt).__name__}.") from None
+    if several and all(isinstance(one, int | np.integer) for one in several):
+        return [_ids(several, tokenizer)], True
+    if not several:
+        raise UserError("generate", "the prompt is empty. Give at least one token to continue from.")
+    return [_ids(one, tokenizer) for one in several], False
+
+
+def _ids(prompt: Any, tokenizer: Tokenizer | None) -> list[int]:
+    if isinstance(prompt, str) and tokenizer is None:
+        raise UserError("generate", "a prompt that is a text requires a tokenizer.")
+    if isinstance(prompt, Tensor):
+        prompt = prompt.numpy()
+    found = tokenizer.encode(prompt) if isinstance(prompt, str) and tokenizer is not None else np.asarray(prompt)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise UserError("generate", f"a text or token ids are required, got {prompt!r}.")
+    if not found.size:
+        raise UserError("generate", "the prompt is empty. Give at least one token to continue from.")
+    return [int(i) for i in found]
+
+
+def _together(model: Module, prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The places of prompts that are continued together: of a recurrent network, those of one length."""
+    if isinstance(model, CachedNetwork) or not isinstance(_outputs(model, prompts[0]), tuple):
+        yield list(range(len(prompts)))
+        return
+    for length in sorted({len(p) for p in prompts}):
+        yield [i for i, p in enumerate(prompts) if len(p) == length]
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------------
+
+
+def _written(
+    model: Module, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer | None, stops: Stops, how: Sampling, limit: int,
+    drop: int | None,
+) -> Callable[[], Iterator[list[Any]]]:  # fmt: skip
+    """Check everything; then a function that writes: for every step, the piece that each prompt gets."""
+    vocabulary, context = _sizes(model, prompts, tokenizer)
+    window = _Window(context, drop)
+
+    def run() -> Iterator[list[Any]]:
+        texts: list[Written] = [
+            WrittenTokens(stops) if tokenizer is None else WrittenText(tokenizer, p, stops) for p in prompts
+        ]
+        with _evaluating(model):
+            for tokens in _tokens(model, prompts, how, limit, window, vocabulary):
+                yield [text.add(token) for text, token in zip(texts, tokens, strict=True)]
+                if all(text.has_ended for text in texts):
+                    return
+        yield [text.end() for text in texts]
+
+    return run
+
+
+def _tokens(
+    model: Module, prompts: Sequence[Sequence[int]], how: Sampling, limit: int, window: _Window, vocabulary: int
+) -> Iterator[list[int]]:
+    """The tokens of every step, without end but for the limit."""
+    rows = [list(prompt) for prompt in prompts]
+    with _decoder(model, rows, how, limit, window, vocabulary) as decoder:
+        steps, left = 1, limit
+        while left:
+            if left == limit:
+                found = decoder.begin([window.of(row) for row in rows], how)
+            elif decoder.room == 0:
+                found = decoder.read([window.of(row) for row in rows])
+            else:
+                steps = min(2 * steps, MOST_STEPS) if find_device().is_accelerator else 1
+                found = decoder.advance(min(steps, left, decoder.room or left))
+            left -= found.shape[1]
+            if (found == NOT_A_NUMBER).any():
+                raise RunError(
+                    "generate", "the network returns nan. Check its training: the loss may have become nan too."
+                )
+            for tokens in found.T.tolist():
+                for row, token in zip(rows, tokens, strict=True):
+                    row.append(token)
+                yield tokens
+
+
+class _Window:
+    """Which tokens a network sees: all of them until its context is full, then the oldest are dropped, some at once."""
+
+    def __init__(self, context: int | None, drop: int | None) -> None:
+        self.context = context
+        self.drop = max(1, (context or 2) // 2) if drop is None else whole("generate", "drop", drop, least=1)
+        if context is not None and self.drop > context:
+            raise UserError("generate", f"drop must be at most the context of {context} tokens, got {drop}.")
+
+    def of(self, row: list[int]) -> list[int]:
+        over = 0 if self.context is None else max(0, len(row) - self.context)
+        return row[-(-over // self.drop) * self.drop :]
+
+
+# --- networks -----------------------------------------------------------------------------------------------------------------
+
+
+def _sizes(model: Module, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer | None) -> tuple[int, int | None]:
+    """The vocabulary of a network, and how many tokens it can see; None: any number."""
+    outputs = _outputs(model, prompts[0])
+    logits = outputs[0] if isinstance(outputs, tuple) else outputs
+    known = logits.shape[-1] if tokenizer is None else len(tokenizer.vocabulary)
+    if logits.ndim != 3 or logits.shape[-1] != known:
+        raise UserError(
+            "generate",
+            f"logits (batch, time, {known}), one for each token of the vocabulary, are required, got shape {logits.shape}.",
+        )
+    wrong = [token for prompt in prompts for token in prompt if not 0 <= token < known]
+    if wrong:
+        raise UserError("generate", f"token ids from 0 to {known - 1} are required, got {wrong[0]}.")
+    if isinstance(outputs, tuple):
+        return known, None
+    context = getattr(model, "context", None)
+    if not isinstance(context, int):
+        raise UserError("generate", f"{type(model).__name__} returns no state, so it requires an attribute `context`.")
+    return known, context
+
+
+def _outputs(model: Module, prompt: Sequence[int]) -> Any:
+    """What a network returns, for its shape: nothing is computed, and no random number is drawn."""
+    with _evaluating(model):
+        return model(asarray(np.array([prompt[:1]], np.int32)))
+
+
+@contextmanager
+def _evaluating(model: Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module has its previous mode."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+class _KeptDecoders(list[tuple[Any, Decoder]]):
+    """Decoders that a network keeps, under what they are for. A copy of the network has none."""
+
+    def __deepcopy__(self, memo: Any) -> _KeptDecoders:
+        return _KeptDecoders()
+
+
+@contextmanager
+def _decoder(
+    model: Module, rows: Sequence[Sequence[int]], how: Sampling, limit: int, window: _Window, vocabulary: int
+) -> Iterator[Decoder]:
+    """A decoder that nobody else uses meanwhile. It is kept afterwards, unless an error has left it in an unknown state."""
+    kept = vars(model).setdefault("_decoders", _KeptDecoders())
+    ragged = len({len(window.of(list(row))) for row in rows}) > 1
+    needed = max(map(len, rows)) + limit
+    key = (len(rows), ragged, how.kind, find_device().name)
+    found = next((one for one in kept if one[0] == key and _can_serve(one[1], model, needed, window)), None)
+    if found is not None:
+        kept.remove(found)
+        decoder = found[1]
+    else:
+        decoder = _new_decoder(model, Sampler(how.kind, len(rows), vocabulary), needed, window, ragged)
+    try:
+        yield decoder
+    except GeneratorExit:
+        kept.append((key, decoder))
+        raise
+    kept.append((key, decoder))
+    del kept[:-KEPT]
+
+
+def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window) -> bool:
+    if not isinstance(decoder, CachedDecoder):
+        return True
+    return decoder.is_of(model) and decoder.cache.capacity >= min(needed, window.context or needed)
+
+
+def _new_decoder(model: Module, sampler: Sampler, needed: int, window: _Window, ragged: bool) -> Decoder:
+    if window.context is None:
+        return RecurrentDecoder(model, sampler)
+    if isinstance(model, CachedNetwork):
+        return CachedDecoder(model, sampler, min(window.context, padded_width(needed)), ragged)
+    return WindowDecoder(model, sampler, window.context)
