@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import gpu_torch
@@ -87,8 +88,7 @@ def torch_network(network: str) -> Any:
     torch.manual_seed(0)
     if network == "gpt2":
         return _torch_gpt2()
-    import torchvision
-
+    torchvision = import_module("torchvision")
     if network == "vit_base":
         made = torchvision.models.vit_b_16()
         torch.nn.init.normal_(made.heads.head.weight, std=0.02)  # published as zeros, which nothing can be compared by
@@ -99,8 +99,9 @@ def torch_network(network: str) -> Any:
 def _torch_gpt2() -> Any:
     torch = need("torch")
     nn, functional = torch.nn, torch.nn.functional
+    module: Any = nn.Module
 
-    class Attention(nn.Module):
+    class Attention(module):
         def __init__(self) -> None:
             super().__init__()
             self.c_attn, self.c_proj = nn.Linear(768, 2304), nn.Linear(768, 768)
@@ -111,7 +112,7 @@ def _torch_gpt2() -> Any:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.c_proj(y.transpose(1, 2).reshape(batch, time, 768))
 
-    class Feed(nn.Module):
+    class Feed(module):
         def __init__(self) -> None:
             super().__init__()
             self.c_fc, self.c_proj = nn.Linear(768, 3072), nn.Linear(3072, 768)
@@ -119,7 +120,7 @@ def _torch_gpt2() -> Any:
         def forward(self, x: Any) -> Any:
             return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
 
-    class Block(nn.Module):
+    class Block(module):
         def __init__(self) -> None:
             super().__init__()
             self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(768), Attention(), nn.LayerNorm(768), Feed()
@@ -128,7 +129,7 @@ def _torch_gpt2() -> Any:
             x = x + self.attn(self.ln_1(x))
             return x + self.mlp(self.ln_2(x))
 
-    class Gpt2(nn.Module):
+    class Gpt2(module):
         def __init__(self) -> None:
             super().__init__()
             self.wte, self.wpe = nn.Embedding(50257, 768), nn.Embedding(1024, 768)

@@ -132,7 +132,7 @@ def _guarded(file: Path, read: Callable[[BinaryIO], dict[str, np.ndarray]]) -> d
 
 
 def _arrays(
-    file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None, groups: np.ndarray | None = None
+    file: Path, found: Mapping[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None, groups: np.ndarray | None = None
 ) -> Arrays:  # fmt: skip
     missing = [name for name in (x, y) if name not in found]
     if missing:

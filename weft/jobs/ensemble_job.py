@@ -60,6 +60,6 @@ def _free_name(queue: JobQueue, first: EnsembleMember) -> str:
 
 def _holder(queue: JobQueue, name: str) -> Path | JobRecord | None:
     """What has this name: a run, or a job that has not ended."""
-    runs = [place for task in TASKS if (place := queue.root / task / name).exists()]
+    runs: list[Path | JobRecord] = [place for task in TASKS if (place := queue.root / task / name).exists()]
     jobs = [job for job in queue.jobs() if not job.state.has_ended and job.readable_settings.get("name") == name]
     return next(iter([*runs, *jobs]), None)

@@ -68,6 +68,15 @@ def read_sizes(text: str | None, processes: int) -> ParallelSizes:
     return ParallelSizes(**{name: processes // known if size is None else size for name, size in given.items()})
 
 
+def processes_of(text: str | None) -> int:
+    """How many processes a setting names: those without a number are not counted, nor those that auto would choose.
+
+    >>> processes_of("data:2,model:2"), processes_of("data"), processes_of("auto"), processes_of(None)
+    (4, 1, 1, 1)
+    """
+    return 1 if text is None or text == AUTO else prod(size or 1 for size in read_form(text).values())
+
+
 def read_form(text: str) -> dict[str, int | None]:
     """The axes of a setting with their numbers, None where there is none.
 

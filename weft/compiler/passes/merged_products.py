@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from ...graph.graph import Graph, rebuild
 from ...graph.node import ITEM, OPS, Node, make
@@ -47,24 +49,34 @@ class _Group:
 
 def _groups(graph: Graph) -> dict[Node, _Group]:
     """The groups of products, by each of their products and sums."""
-    candidates: dict[object, list[Node]] = {}
+    candidates: dict[_Key, list[Node]] = {}
     for node in graph.nodes:
         if node.op.name == "contract":
             for shared in (0, 1):
                 key = _key(node, shared, graph)
                 if key is not None:
-                    candidates.setdefault((shared, key), []).append(node)
+                    candidates.setdefault(key, []).append(node)
     found: dict[Node, _Group] = {}
-    for (shared, (_, letter, *_)), nodes in candidates.items():  # type: ignore[misc]
+    for key, nodes in candidates.items():
         if len(nodes) > 1 and not any(n in found for n in nodes):
-            nodes = sorted(nodes, key=lambda n, other=1 - shared: _order(_origin(n.inputs[other]), graph))
-            group = _Group(tuple(nodes), shared, letter, _sums(nodes, graph))
+            in_order = sorted(nodes, key=partial(_order, operand=1 - key.shared, graph=graph))
+            group = _Group(tuple(in_order), key.shared, key.letter, _sums(in_order, graph))
             found |= dict.fromkeys((*group.products, *group.sums), group)
     return found
 
 
-def _key(node: Node, shared: int, graph: Graph) -> tuple[object, ...] | None:
-    """What products of one group have in common; None if it cannot be merged with others that share this operand."""
+class _Key(NamedTuple):
+    """What products of one group have in common."""
+
+    shared: int  # which of their operands is the same
+    operand: Node
+    letter: str  # the axis along which the others are joined
+    params: tuple[object, ...]
+    others: tuple[object, ...]  # the sizes, movement, origin and dtype of the other operands
+
+
+def _key(node: Node, shared: int, graph: Graph) -> _Key | None:
+    """The group of a product; None if it cannot be merged with others that share this operand."""
     names = node.get_params("a", "b")
     other, letters = node.inputs[1 - shared], names[1 - shared]
     free = [c for c in letters if c in node.param("out") and c not in names[shared]]
@@ -78,11 +90,12 @@ def _key(node: Node, shared: int, graph: Graph) -> tuple[object, ...] | None:
     else:
         return None
     rest = tuple(size for c, size in zip(letters, other.shape, strict=True) if c != free[0])
-    return node.inputs[shared], free[0], node.params, rest, _moves(other), made_of, other.dtype
+    return _Key(shared, node.inputs[shared], free[0], node.params, (rest, _moves(other), made_of, other.dtype))
 
 
-def _order(origin: Node, graph: Graph) -> int:
+def _order(product: Node, operand: int, graph: Graph) -> int:
     """Results of an op are joined in their order, and so are weights: then what several products read is joined once."""
+    origin = _origin(product.inputs[operand])
     return int(origin.param("index")) if origin.op is ITEM else graph.inputs.index(origin)
 
 
