@@ -82,69 +82,51 @@ def cases() -> Iterator[Case]:
 # --- torch ------------------------------------------------------------------------------------------------------------------------
 
 
-def torch_network(network: str) -> Any:
-    """A network with its own initialization, the same each time."""
+def torch_network(network: str) -> tuple[Any, Callable[[Any], Any]]:
+    """A network with its own initialization, the same each time, and the function that it computes."""
     torch = need("torch")
     torch.manual_seed(0)
     if network == "gpt2":
-        return _torch_gpt2()
+        made = _gpt2_layers()
+        return made, partial(_gpt2_logits, made)
     torchvision = import_module("torchvision")
-    if network == "vit_base":
-        made = torchvision.models.vit_b_16()
-        torch.nn.init.normal_(made.heads.head.weight, std=0.02)  # published as zeros, which nothing can be compared by
-        return made
-    return torchvision.models.convnext_tiny(stochastic_depth_prob=0.0)
+    if network == "convnext_tiny":
+        made = torchvision.models.convnext_tiny(stochastic_depth_prob=0.0)
+        return made, made
+    made = torchvision.models.vit_b_16()
+    torch.nn.init.normal_(made.heads.head.weight, std=0.02)  # published as zeros, which nothing can be compared by
+    return made, made
 
 
-def _torch_gpt2() -> Any:
+def _gpt2_layers() -> Any:
+    """The layers of GPT-2 by their published names."""
+    nn = need("torch").nn
+
+    def block() -> Any:
+        attention = nn.ModuleDict({"c_attn": nn.Linear(768, 2304), "c_proj": nn.Linear(768, 768)})
+        feed = nn.ModuleDict({"c_fc": nn.Linear(768, 3072), "c_proj": nn.Linear(3072, 768)})
+        return nn.ModuleDict({"ln_1": nn.LayerNorm(768), "attn": attention, "ln_2": nn.LayerNorm(768), "mlp": feed})
+
+    made = nn.ModuleDict({"wte": nn.Embedding(50257, 768), "wpe": nn.Embedding(1024, 768)})
+    made["h"], made["ln_f"] = nn.ModuleList(block() for _ in range(12)), nn.LayerNorm(768)
+    for parameter in made.parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.02)
+    return made
+
+
+def _gpt2_logits(net: Any, x: Any) -> Any:
     torch = need("torch")
-    nn, functional = torch.nn, torch.nn.functional
-    module: Any = nn.Module
-
-    class Attention(module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.c_attn, self.c_proj = nn.Linear(768, 2304), nn.Linear(768, 768)
-
-        def forward(self, x: Any) -> Any:
-            batch, time, _ = x.shape
-            q, k, v = (t.view(batch, time, 12, 64).transpose(1, 2) for t in self.c_attn(x).split(768, dim=2))
-            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return self.c_proj(y.transpose(1, 2).reshape(batch, time, 768))
-
-    class Feed(module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.c_fc, self.c_proj = nn.Linear(768, 3072), nn.Linear(3072, 768)
-
-        def forward(self, x: Any) -> Any:
-            return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
-
-    class Block(module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(768), Attention(), nn.LayerNorm(768), Feed()
-
-        def forward(self, x: Any) -> Any:
-            x = x + self.attn(self.ln_1(x))
-            return x + self.mlp(self.ln_2(x))
-
-    class Gpt2(module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(50257, 768), nn.Embedding(1024, 768)
-            self.h, self.ln_f = nn.ModuleList(Block() for _ in range(12)), nn.LayerNorm(768)
-            for parameter in self.parameters():
-                if parameter.ndim == 2:
-                    nn.init.normal_(parameter, std=0.02)
-
-        def forward(self, x: Any) -> Any:
-            y = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
-            for block in self.h:
-                y = block(y)
-            return functional.linear(self.ln_f(y), self.wte.weight)
-
-    return Gpt2()
+    functional, (batch, time) = torch.nn.functional, x.shape
+    y = net["wte"](x) + net["wpe"](torch.arange(time, device=x.device))
+    for block in net["h"]:
+        joined = block["attn"]["c_attn"](block["ln_1"](y))
+        q, k, v = (t.view(batch, time, 12, 64).transpose(1, 2) for t in joined.split(768, dim=2))
+        heads = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = y + block["attn"]["c_proj"](heads.transpose(1, 2).reshape(batch, time, 768))
+        hidden = functional.gelu(block["mlp"]["c_fc"](block["ln_2"](y)), approximate="tanh")
+        y = y + block["mlp"]["c_proj"](hidden)
+    return functional.linear(net["ln_f"](y), net["wte"].weight)
 
 
 def _torch(row: Published, way: str) -> Contestant:
@@ -153,17 +135,19 @@ def _torch(row: Published, way: str) -> Contestant:
 
 def _torch_training(row: Published, way: str) -> Contestant:
     torch, peak = need("torch"), gpu_torch.Peak()
-    net = torch_network(row.network).to(Place.device)
+    net, forward = torch_network(row.network)
+    net.to(Place.device)
     x, y = (torch.from_numpy(a).to(Place.device) for a in row.batches())
     if not row.is_text:
-        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        net.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
     captured = way == gpu_torch.GRAPH
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, fused=True, capturable=captured)
     start = [p.detach().clone() for p in net.parameters()]
 
     def loss() -> Any:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=not captured):
-            out = net(x)
+            out = forward(x)
             return torch.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), y)
 
     chosen = torch.compile(loss, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else loss
@@ -186,10 +170,11 @@ def _torch_training(row: Published, way: str) -> Contestant:
 
 def _torch_inference(row: Published, way: str) -> Contestant:
     torch, peak = need("torch"), gpu_torch.Peak()
-    net = torch_network(row.network).to(Place.device, torch.float16).eval().requires_grad_(False)
+    net, forward = torch_network(row.network)
+    net.to(Place.device, torch.float16).eval().requires_grad_(False)
     x = torch.from_numpy(row.batches()[0]).to(Place.device)
     x = x if row.is_text else x.to(torch.float16).contiguous(memory_format=torch.channels_last)
-    chosen = torch.compile(net, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else net
+    chosen = torch.compile(forward, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else forward
 
     def run() -> Any:
         with torch.no_grad() if way == gpu_torch.COMPILED else nullcontext():
@@ -205,7 +190,7 @@ def _torch_inference(row: Published, way: str) -> Contestant:
 def _weft(row: Published) -> Contestant:
     options = {"dropout": 0.0} if row.is_text else {"drop_path": 0.0} if row.network == "convnext_tiny" else {}
     model = getattr(zoo, row.network)(**options)
-    values = {name: tensor.detach().numpy() for name, tensor in torch_network(row.network).state_dict().items()}
+    values = {name: tensor.detach().numpy() for name, tensor in torch_network(row.network)[0].state_dict().items()}
     if row.is_text:  # published with its matrices transposed
         values = {name: v.T if ".c_" in name and v.ndim == 2 else v for name, v in values.items()}
     load_published(model, row.network, values)

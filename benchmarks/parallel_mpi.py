@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from mpi4py import MPI  # type: ignore[import-not-found]  # need not be installed
+from mpi4py import MPI
 from parallel_cases import SIZES, repeats, seconds
 
 world, found = MPI.COMM_WORLD, {}

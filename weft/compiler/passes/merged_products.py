@@ -30,7 +30,7 @@ def merged_products(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Group:
+class ProductGroup:
     """Products of one operand with others, whose biases may be added to all of them at once."""
 
     products: tuple[Node, ...]
@@ -47,25 +47,25 @@ class _Group:
 # --- which ------------------------------------------------------------------------------------------------------------------------
 
 
-def _groups(graph: Graph) -> dict[Node, _Group]:
+def _groups(graph: Graph) -> dict[Node, ProductGroup]:
     """The groups of products, by each of their products and sums."""
-    candidates: dict[_Key, list[Node]] = {}
+    candidates: dict[ProductKey, list[Node]] = {}
     for node in graph.nodes:
         if node.op.name == "contract":
             for shared in (0, 1):
                 key = _key(node, shared, graph)
                 if key is not None:
                     candidates.setdefault(key, []).append(node)
-    found: dict[Node, _Group] = {}
+    found: dict[Node, ProductGroup] = {}
     for key, nodes in candidates.items():
         if len(nodes) > 1 and not any(n in found for n in nodes):
             in_order = sorted(nodes, key=partial(_order, operand=1 - key.shared, graph=graph))
-            group = _Group(tuple(in_order), key.shared, key.letter, _sums(in_order, graph))
+            group = ProductGroup(tuple(in_order), key.shared, key.letter, _sums(in_order, graph))
             found |= dict.fromkeys((*group.products, *group.sums), group)
     return found
 
 
-class _Key(NamedTuple):
+class ProductKey(NamedTuple):
     """What products of one group have in common."""
 
     shared: int  # which of their operands is the same
@@ -75,7 +75,7 @@ class _Key(NamedTuple):
     others: tuple[object, ...]  # the sizes, movement, origin and dtype of the other operands
 
 
-def _key(node: Node, shared: int, graph: Graph) -> _Key | None:
+def _key(node: Node, shared: int, graph: Graph) -> ProductKey | None:
     """The group of a product; None if it cannot be merged with others that share this operand."""
     names = node.get_params("a", "b")
     other, letters = node.inputs[1 - shared], names[1 - shared]
@@ -90,7 +90,7 @@ def _key(node: Node, shared: int, graph: Graph) -> _Key | None:
     else:
         return None
     rest = tuple(size for c, size in zip(letters, other.shape, strict=True) if c != free[0])
-    return _Key(shared, node.inputs[shared], free[0], node.params, (rest, _moves(other), made_of, other.dtype))
+    return ProductKey(shared, node.inputs[shared], free[0], node.params, (rest, _moves(other), made_of, other.dtype))
 
 
 def _order(product: Node, operand: int, graph: Graph) -> int:
@@ -161,7 +161,7 @@ def _bias(total: Node, product: Node, graph: Graph) -> Node | None:
 # --- how --------------------------------------------------------------------------------------------------------------------------
 
 
-def _merged(node: Node, inputs: tuple[Node, ...], groups: dict[Node, _Group]) -> Node:
+def _merged(node: Node, inputs: tuple[Node, ...], groups: dict[Node, ProductGroup]) -> Node:
     group = groups.get(node)
     place = None if group is None else group.place(node)
     if group is None or place is None:
@@ -184,7 +184,7 @@ def _added(total: Node, product: Node) -> Node:
     return total.inputs[1] if total.inputs[0] is product else total.inputs[0]
 
 
-def _product(group: _Group, place: int, inputs: tuple[Node, ...]) -> Node:
+def _product(group: ProductGroup, place: int, inputs: tuple[Node, ...]) -> Node:
     """The product of all. The others' operands follow from this one's: weights are what they were, and results belong to one op."""
     product, other = group.products[place], 1 - group.shared
     source = _origin(inputs[other])
