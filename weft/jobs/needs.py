@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..knobs import knobs
-from ..parallel.sizes import processes_of
+from ..parallel.forms import processes_of
 from .kinds import GROUPS, TRAIN
 
 GPU, CPU, TASK, GROUP = "gpu", "cpu", "task", "group"

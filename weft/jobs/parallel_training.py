@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from ..locks import one_writer
 from ..mesh.world import world
+from ..parallel.forms import processes_of
 from ..parallel.ranks import RankPool, tell
-from ..parallel.sizes import processes_of, read_sizes
+from ..parallel.sizes import read_sizes
 from ..train.auto_split import ParallelChoice, agreed_choice, choose_parallel
 from ..train.ranks import refused_axes
 from .events import Listener, Recorder, nobody

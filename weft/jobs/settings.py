@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UserError
 from ..knobs import KNOBS
-from ..parallel.sizes import AUTO, FORMS, read_form
+from ..parallel.forms import AUTO, FORMS, read_form
 from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
 from .schema import (

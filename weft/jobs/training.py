@@ -15,7 +15,7 @@ from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
-from ..parallel.sizes import AUTO
+from ..parallel.forms import AUTO
 from ..report.text_format import counted
 from ..runtime import device as find_device
 from ..signals import Terminated

@@ -1,4 +1,4 @@
-"""The setting `parallel`: how many processes share a training, and what they share: "data:4", "pipeline:2", "data:2,model:2"."""
+"""How many processes share a training, and what they share: the numbers of the setting `parallel`, and the mesh that they make."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ..errors import UserError
-from ..hints import nearest
 from ..mesh.mesh import Mesh, current
-
-AUTO = "auto"
-FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
-DATA, PIPELINE, MODEL = "data", "pipeline", "model"
-AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbours share layers, because that sends most
+from .forms import AXES, DATA, read_form, wrong_form
 
 
 @dataclass(frozen=True)
@@ -64,35 +59,5 @@ def read_sizes(text: str | None, processes: int) -> ParallelSizes:
     open_ = [name for name, size in given.items() if size is None]
     known = prod(size for size in given.values() if size is not None)
     if len(open_) > 1 or (open_ and processes % known):
-        raise _wrong(text, f"{', '.join(open_)} without a number must have the rest of {processes} processes.")
+        raise wrong_form(text, f"{', '.join(open_)} without a number must have the rest of {processes} processes.")
     return ParallelSizes(**{name: processes // known if size is None else size for name, size in given.items()})
-
-
-def processes_of(text: str | None) -> int:
-    """How many processes a setting names: those without a number are not counted, nor those that auto would choose.
-
-    >>> processes_of("data:2,model:2"), processes_of("data"), processes_of("auto"), processes_of(None)
-    (4, 1, 1, 1)
-    """
-    return 1 if text is None or text == AUTO else prod(size or 1 for size in read_form(text).values())
-
-
-def read_form(text: str) -> dict[str, int | None]:
-    """The axes of a setting with their numbers, None where there is none.
-
-    >>> read_form("data,model:2")
-    {'data': None, 'model': 2}
-    """
-    found: dict[str, int | None] = {}
-    for part in text.split(","):
-        name, _, count = part.strip().partition(":")
-        if name not in AXES or name in found:
-            raise _wrong(text, f"{name!r} is given twice." if name in found else nearest(name, AXES))
-        if count and (not count.isdecimal() or int(count) < 1):
-            raise _wrong(text, f"{name} needs 1 process or more.")
-        found[name] = int(count) if count else None
-    return found
-
-
-def _wrong(text: str | None, why: str) -> UserError:
-    return UserError("parallel", f"parallel is {FORMS}, got {text!r}. {why}")

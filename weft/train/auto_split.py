@@ -21,8 +21,9 @@ from ..mesh.world import world
 from ..nn.module import Module
 from ..ops.convert import parameter
 from ..ops.creation import zeros
+from ..parallel.forms import DATA
 from ..parallel.pipeline_cuts import cut, trace_network
-from ..parallel.sizes import DATA, ParallelSizes
+from ..parallel.sizes import ParallelSizes
 from ..plan.calibration import MeasuredCluster, default_ranks, here_or_measured
 from ..plan.plan_text import explanation
 from ..plan.scaling_plan import ScalingPlan, scaling_plan

@@ -22,7 +22,7 @@ from ..hints import nearest
 from ..locks import one_writer
 from ..mesh.world import world
 from ..nn.module import Module
-from ..parallel.sizes import AUTO
+from ..parallel.forms import AUTO
 from ..random import seed as set_seed
 from ..runtime import device
 from ..signals import Terminated

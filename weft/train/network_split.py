@@ -10,7 +10,8 @@ from ..errors import UserError
 from ..graph.node import Type
 from ..mesh.parts import Part, part_of
 from ..nn.module import Module
-from ..parallel.sizes import MODEL, ParallelSizes
+from ..parallel.forms import MODEL
+from ..parallel.sizes import ParallelSizes
 from ..parallel.split.choose import WHOLE, SplitChoice, choose_split
 from ..parallel.split.layer import ByBatch
 from ..parallel.split.rules import FOLLOWING, SPLITS

@@ -12,10 +12,10 @@ from ..graph.node import Type
 from ..mesh.mesh import run_collective
 from ..ops.convert import asarray
 from ..optim import Optimizer
+from ..parallel.forms import PIPELINE
 from ..parallel.pipeline import Pipeline
 from ..parallel.pipeline_stage import BatchTask
 from ..parallel.pipeline_state import StageTensors
-from ..parallel.sizes import PIPELINE
 from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tensor import Tensor
 from ..tracing.jit import jit

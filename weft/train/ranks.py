@@ -22,7 +22,8 @@ from ..mesh.world import world
 from ..metrics import Metric
 from ..nn.module import Module
 from ..ops.collective import all_reduce, broadcast
-from ..parallel.sizes import DATA, MODEL, PIPELINE, ParallelSizes, read_sizes
+from ..parallel.forms import DATA, MODEL, PIPELINE
+from ..parallel.sizes import ParallelSizes, read_sizes
 from ..tensor import Tensor
 
 AGREE_SECONDS = 0.25  # between two exchanges of reasons to stop

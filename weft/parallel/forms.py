@@ -1,0 +1,43 @@
+"""The setting `parallel` as text: "data:4", "pipeline:2", "data:2,model:2" or "auto"."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..errors import UserError
+from ..hints import nearest
+
+AUTO = "auto"
+FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
+DATA, PIPELINE, MODEL = "data", "pipeline", "model"
+AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbours share layers, because that sends most
+
+
+def processes_of(text: str | None) -> int:
+    """How many processes a setting names: those without a number are not counted, nor those that auto would choose.
+
+    >>> processes_of("data:2,model:2"), processes_of("data"), processes_of("auto"), processes_of(None)
+    (4, 1, 1, 1)
+    """
+    return 1 if text is None or text == AUTO else prod(size or 1 for size in read_form(text).values())
+
+
+def read_form(text: str) -> dict[str, int | None]:
+    """The axes of a setting with their numbers, None where there is none.
+
+    >>> read_form("data,model:2")
+    {'data': None, 'model': 2}
+    """
+    found: dict[str, int | None] = {}
+    for part in text.split(","):
+        name, _, count = part.strip().partition(":")
+        if name not in AXES or name in found:
+            raise wrong_form(text, f"{name!r} is given twice." if name in found else nearest(name, AXES))
+        if count and (not count.isdecimal() or int(count) < 1):
+            raise wrong_form(text, f"{name} needs 1 process or more.")
+        found[name] = int(count) if count else None
+    return found
+
+
+def wrong_form(text: str | None, why: str) -> UserError:
+    return UserError("parallel", f"parallel is {FORMS}, got {text!r}. {why}")
