@@ -24,7 +24,10 @@ from .combiners import better, combiner_of, product
 from .ir_builder import I32, I64, Code, Int, Value, constant, vector
 from .values import ErrorSites, VectorValues
 
-TASKS, COLUMN_TASKS = 64, 16  # of a nest: enough for threads. Where columns are reduced, fewer: long rows are read in order
+TASKS, COLUMN_TASKS = (
+    64,
+    16,
+)  # of a nest: enough for threads. Where columns are reduced, fewer: long rows are read in order
 
 
 class LoopEmitter:
