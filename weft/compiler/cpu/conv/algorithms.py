@@ -24,6 +24,7 @@ from . import col2im as conv_scatter
 from . import depthwise as conv_depth
 from . import depthwise_dot as conv_dot
 from .col2im import scatter_plan, scatters
+from .depthwise_filter import filter_plan
 from .few_channels import by_rows, row_plan
 from .filter_gradient_plan import filter_cost, filter_plans
 from .shape import Sweep, data_sweep, forward_sweep
@@ -91,7 +92,7 @@ def filter_gradient(
     """The plans of all algorithms for the gradient of w, by name. `strides`: the layout in which the epilogue stores it; the result itself
     has its filters contiguous."""
     if shape.depthwise:
-        return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
+        return {"DIRECT": filter_plan("DIRECT", shape)}
     turned, target = w_strides[0] != 1, target or current_target()
     found = filter_plans(shape, threads, target, turned)
     if gradient_applies(shape, target):

@@ -59,7 +59,7 @@ class SweepPhase:
 def phases(code: Code, a: SimpleNamespace) -> Iterator[SweepPhase]:
     """A loop over the phases of the sweep whose numbers are in `a`."""
     with code.loop(0, a.z_phases) as i, code.loop(0, a.y_phases) as j, code.loop(0, a.x_phases) as k:
-        z, y, x = (_axis_phase(code, a, letter, r) for letter, r in zip("zyx", (i, j, k), strict=True))
+        z, y, x = (axis_phase(code, a, letter, r) for letter, r in zip("zyx", (i, j, k), strict=True))
         pixels = code.mul(code.mul(a.batch, z.pixels), code.mul(y.pixels, x.pixels))
         taps = code.mul(code.mul(z.count, y.count), x.count)
         before = code.plus(
@@ -70,7 +70,7 @@ def phases(code: Code, a: SimpleNamespace) -> Iterator[SweepPhase]:
         yield SweepPhase(z, y, x, pixels, taps, before)
 
 
-def _axis_phase(code: Code, a: SimpleNamespace, letter: str, r: Value) -> AxisPhase:
+def axis_phase(code: Code, a: SimpleNamespace, letter: str, r: Value) -> AxisPhase:
     def of(word: str) -> Value:
         return getattr(a, f"{letter}_{word}")
 
