@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
+from weft.errors import RunError
+from weft.insight.energy_comparison import EnergyComparison, EnergyForm
 from weft.insight.profile_record import CallTimes, LayerRecord, MemoryRecord, MemoryStep, Offender, ProfileRecord
 from weft.insight.roof_lines import RoofLines
+from weft.jobs import JobQueue
+from weft.jobs.energy_job import energy_job, keep_energy, stored_energies
 from weft.jobs.kinds import PROFILE
 from weft.jobs.profile_store import StoredProfile, network_profiles, run_profiles, stored_profiles
+from weft.jobs.profile_subject import ProfileSubject
 from weft.studio.library.profile_choice import Compared, ProfileChoice, Shelf
 from weft.studio.library.profiles import ProfiledThing
+from weft.studio.ui.energy_view import energy_bars, layer_energies, moved_text
 from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
@@ -251,3 +257,73 @@ def test_the_tab_shows_compares_selects_and_measures(server: LocalStudio, browse
     page.wait_for_selector("h2:has-text('No weights yet')")
     assert not problems
     context.close()
+
+
+# --- energy in other forms --------------------------------------------------------------------------------------------------------
+
+
+def forms() -> EnergyComparison:
+    """float32, an int8 program of its own, and a compression beside them."""
+    layers = {
+        "float32": {"conv1": {"mac float32": 4e-6, "register": 4e-6, "dram": 8e-6}, "fc": {"dram": 4e-6}},
+        "int8": {"conv1": {"mac int8": 1e-6, "register": 2e-6, "dram": 2e-6}, "fc": {"dram": 1e-6}},
+        "base-small-1": {
+            "conv1": {"mac float32": 4e-6, "register": 4e-6, "dram": 8e-6},
+            "fc": {"dram": 1e-6, "l3": 1e-6},
+        },
+    }
+    made = tuple(
+        EnergyForm(name, one, name != "int8", "5 bits" if name == "int8" else "") for name, one in layers.items()
+    )
+    return EnergyComparison(made, 45, 32e6, "base, infer, batch 1", ("sparse: cannot be made of this network.",))
+
+
+def test_a_comparison_of_forms_is_kept_and_read_again(tmp_path: Path) -> None:
+    found = forms()
+    again = EnergyComparison.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert again == found
+    keep_energy(tmp_path, {"device": "cpu", "batch": 1, "density": 0.1}, found)
+    keep_energy(tmp_path, {"device": "cuda:0", "batch": 8, "density": 0.1}, found)
+    (tmp_path / "energy-cpu-b2.json").write_text('{"device": "cpu", "batch": 2, "comparison": {}}')
+    assert sorted((one.device, one.batch) for one in stored_energies(tmp_path)) == [("cpu", 1), ("cuda:0", 8)]
+    with pytest.raises(RunError, match="is damaged"):
+        EnergyComparison.from_dict({"forms": []})
+
+
+def test_bars_are_as_long_as_the_energy_and_say_what_moved() -> None:
+    first, int8 = energy_bars(forms())[:2]
+    assert (first.energy, first.share, sum(part.width for part in first.parts)) == ("20.0 µJ", "", pytest.approx(100))
+    assert (int8.share, int8.is_less, int8.own_program, int8.computes_in) == ("30 %", True, False, "int8")
+    assert [(part.group, pytest.approx(part.width)) for part in int8.parts] == [("arithmetic", 5), ("register", 10), ("dram", 15)]  # fmt: skip
+    assert moved_text(forms(), "int8") == [("DRAM", "−9.00 µJ (-75 %)", True), ("arithmetic", "−3.00 µJ (-75 %)", True), ("registers", "−2.00 µJ (-50 %)", True)]  # fmt: skip
+    assert moved_text(forms(), "base-small-1") == [("DRAM", "−3.00 µJ (-25 %)", True), ("cache", "+1.00 µJ", False)]
+    assert layer_energies(forms(), "int8") == [("conv1", "16.0 µJ", "5.00 µJ", pytest.approx(0.3125)), ("fc", "4.00 µJ", "1.00 µJ", 0.25)]  # fmt: skip
+
+
+def test_forms_are_compared_as_a_job_beside_the_compressions(server: LocalStudio, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    status, made = server.request("POST", "/api/v1/runs/classify/base/energy", {"batch": 2})
+    assert status == 200
+    job = JobQueue(runs).job(made["number"])
+    assert (job.kind, job.settings["batch"], [Path(one).name for one in job.settings["against"]]) == ("energy", 2, ["base-small-1"])  # fmt: skip
+    asked: list[str] = []
+
+    def compared(subjects: Any, options: Any, names: Any, density: float) -> EnergyComparison:
+        asked.extend([*(one.title for one in subjects), str(options.batches), str(density)])
+        return forms()
+
+    monkeypatch.setattr("weft.jobs.energy_job.compare_energy", compared)
+    monkeypatch.setattr("weft.jobs.energy_job.subject_of", lambda settings: ProfileSubject("a subject", lambda: None, lambda batch: ()))  # fmt: skip
+    energy_job(job.settings, None)
+    assert asked == ["a subject", "base-small-1", "(2,)", "0.1"]
+    (read,) = server.request("GET", "/api/v1/runs/classify/base/energy")[1]
+    assert (read["batch"], read["forms"][1]["name"], read["forms"][1]["moved"]["dram"]) == (
+        2,
+        "int8",
+        pytest.approx(-9e-6),
+    )
+    page = server.web.get("/runs/classify/base?tab=profile").text
+    for text in ("Energy in other forms", "counted on float32", "20.0 µJ", "base-small-1", "Compare again"):
+        assert text in page, text
+    assert "Compare forms" in server.web.get("/networks/lenet5?tab=profile").text
+    assert server.request("POST", "/api/v1/runs/classify/young/energy")[0] == 400
+    assert server.request("POST", "/api/v1/runs/classify/base/energy", {"density": 2})[0] == 422

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compress.observers import evaluating
-from ..errors import UserError
+from ..errors import RunError, UserError
 from ..nn.module import Module
 from .energy_counts import CACHE, kernel_counts
 from .energy_forms import DENSITY, FORMS, form_profile
@@ -102,7 +102,27 @@ class EnergyComparison:
             "process_nm": self.node_nm,
             "cache_bytes": self.cache_bytes,
             "forms": rows,
+            "left_out": list(self.left_out),
         }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> EnergyComparison:
+        """The comparison that `to_dict` has described; RunError if something is missing."""
+        try:
+            forms = tuple(
+                EnergyForm(
+                    str(one["name"]),
+                    {str(layer): {str(cause): float(joules) for cause, joules in causes.items()} for layer, causes in one["by_layer"].items()},
+                    bool(one["own_program"]), str(one["note"]),
+                )
+                for one in found["forms"]
+            )  # fmt: skip
+            if not forms:
+                raise ValueError("it has no forms")
+            left_out = tuple(map(str, found["left_out"]))
+            return cls(forms, float(found["process_nm"]), float(found["cache_bytes"]), str(found["subject"]), left_out)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError("energy_comparison", f"a comparison of forms is damaged: {error}.") from None
 
     def text(self, rows: int = 40) -> str:
         """Tables of the forms and of their layers, at most so many, and what moved."""

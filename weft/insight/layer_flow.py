@@ -38,7 +38,7 @@ def layer_flow(graph: Graph, arguments: Iterable[Node]) -> tuple[FlowLayer, ...]
     >>> [(layer.kind, layer.shape, layer.reads) for layer in layer_flow(x.graph, x.graph.inputs[:1])]
     [('input', (2, 4), ()), ('Linear', (2, 3), (0,)), ('ReLU', (2, 3), (1,))]
     """
-    groups = _Groups()
+    groups = _FlowGroups()
     for node in arguments:
         groups.add(node, ("", INPUT, id(node)), ())
     for node in graph.nodes:
@@ -51,18 +51,18 @@ def layer_flow(graph: Graph, arguments: Iterable[Node]) -> tuple[FlowLayer, ...]
 
 
 @dataclass
-class _Group:
+class _FlowGroup:
     key: LayerKey
     nodes: list[Node] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)
     before: int = 0  # the groups that it depends on, as bits
 
 
-class _Groups:
+class _FlowGroups:
     """Operations that are put together, so that no group depends on itself through another one."""
 
     def __init__(self) -> None:
-        self.found: list[_Group] = []
+        self.found: list[_FlowGroup] = []
         self.of: dict[Node, int] = {}
         self._latest: dict[LayerKey, int] = {}
 
@@ -71,7 +71,7 @@ class _Groups:
         others = {i for i in inputs if i != place}
         if place is None or any(self.found[i].before >> place & 1 for i in others):
             place = self._latest[key] = len(self.found)
-            self.found.append(_Group(key))
+            self.found.append(_FlowGroup(key))
         self.of[node] = place
         group = self.found[place]
         group.nodes.append(node)
@@ -90,7 +90,7 @@ class _Groups:
         return tuple(_layer(self.found[place], position) for place in order)
 
 
-def _layer(group: _Group, position: Mapping[int, int]) -> FlowLayer:
+def _layer(group: _FlowGroup, position: Mapping[int, int]) -> FlowLayer:
     path, kind, root = group.key
     reads = tuple(sorted(position[i] for i in group.reads))
     return FlowLayer(path, kind, root, group.nodes[-1].shape, reads, len(group.nodes))

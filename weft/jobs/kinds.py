@@ -19,6 +19,7 @@ EMBEDDING = "embedding"
 PREDICT = "predict"
 COMPRESS = "compress"
 PROFILE = "profile"
+ENERGY = "energy"
 SWEEP = "sweep"
 FOLDS = "cross-validation"
 ENSEMBLE = "ensemble"
@@ -39,6 +40,7 @@ KINDS = {
     PREDICT: ("weft.jobs.predictions", "predict_job"),
     COMPRESS: ("weft.jobs.compression", "compress_or_resume"),
     PROFILE: ("weft.jobs.profile_job", "profile_job"),
+    ENERGY: ("weft.jobs.energy_job", "energy_job"),
     SWEEP: ("weft.jobs.sweep", "sweep_job"),
     FOLDS: ("weft.jobs.fold_jobs", "folds_job"),
     ENSEMBLE: ("weft.jobs.ensemble_job", "ensemble_job"),

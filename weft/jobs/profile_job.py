@@ -40,7 +40,7 @@ def submit_profile(queue: JobQueue, of: Mapping[str, str], given: Mapping[str, A
     """Check the settings of a profile and add it to the queue. `of` is {"run": folder} or {"network": name}."""
     settings = validated("profile", {**given, **of, "runs": str(queue.root)}, PROFILE_SETTINGS)
     _check(settings)
-    return queue.add({**settings, "name": f"Profile of {_title(settings)}"}, PROFILE, owner=owner)
+    return queue.add({**settings, "name": f"Profile of {subject_title(settings)}"}, PROFILE, owner=owner)
 
 
 def named_subject(name: str, runs: str | Path) -> dict[str, str]:
@@ -70,7 +70,7 @@ def measure(settings: Mapping[str, Any], listener: Listener = nobody) -> StoredP
     recorder, batch, what = Recorder(listener), settings["batch"], settings["what"]
     with on(settings["device"]) as device:
         recorder.show("activity", text="compiling")
-        subject = _subject(settings)
+        subject = subject_of(settings)
         step, args = subject.step(batch, what)
         times = call_times(step, args, settings["repeats"], partial(_tell, recorder))
         recorder.show("activity", text="measuring kernels")
@@ -79,14 +79,15 @@ def measure(settings: Mapping[str, Any], listener: Listener = nobody) -> StoredP
         calls = recorded_calls({str(device): (step, args)})
     arguments = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in args)
     record = profile_record(
-        found, _title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=_plain_label
+        found, subject_title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=_plain_label
     )  # fmt: skip
-    stored = keep_profile(_folder(settings), record, calls)
+    stored = keep_profile(profile_folder(settings), record, calls)
     recorder.show("result", profile=stored.id, file=str(stored.path))
     return stored
 
 
-def _title(settings: Mapping[str, Any]) -> str:
+def subject_title(settings: Mapping[str, Any]) -> str:
+    """The name of a run or a network."""
     return Path(settings["run"]).name if settings["run"] else str(settings["network"])
 
 
@@ -111,24 +112,32 @@ def has_weights(run: Path) -> bool:
 
 def _check(settings: Mapping[str, Any]) -> None:
     """What can be known to fail before it is measured."""
+    run = settings["run"]
+    if run is not None and is_compression(Path(run)) and settings["what"] == "train":
+        raise UserError("profile", f"{Path(run).name} is compressed and has no training step. Use what=infer.")
+    check_subject(settings)
+
+
+def check_subject(settings: Mapping[str, Any]) -> None:
+    """A network of the zoo or a run with weights is required."""
     run, network = settings["run"], settings["network"]
     if (run is None) == (network is None):
         raise UserError("profile", "a run or a network is required, got both or none.")
     if run is None:
         return
-    if is_compression(Path(run)) and settings["what"] == "train":
-        raise UserError("profile", f"{Path(run).name} is compressed and has no training step. Use what=infer.")
     if not has_weights(Path(run)):
         raise UserError(
             "profile", f"a run with weights is required, got {Path(run).name}, which has finished no epoch yet."
         )
 
 
-def _folder(settings: Mapping[str, Any]) -> Path:
+def profile_folder(settings: Mapping[str, Any]) -> Path:
+    """Where its profiles are kept."""
     return run_profiles(Path(settings["run"])) if settings["run"] else network_profiles(settings["runs"], settings["network"])  # fmt: skip
 
 
-def _subject(settings: Mapping[str, Any]) -> ProfileSubject:
+def subject_of(settings: Mapping[str, Any]) -> ProfileSubject:
+    """The run or the network that settings name; a compression as it is used."""
     if settings["run"] is not None:
         packed = Path(settings["run"]) / PACKED
         return find_subject(str(packed if packed.exists() else settings["run"]))

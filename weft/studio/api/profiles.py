@@ -9,16 +9,21 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...insight.energy_forms import DENSITY
 from ...insight.profile_record import ProfileRecord
 from ...insight.report_page import report_page
+from ...jobs.energy_job import stored_energies, submit_energy
 from ...jobs.network_store import NetworkStore
 from ...jobs.profile_job import submit_profile
 from ...jobs.profile_store import StoredProfile, delete_profile, profile_ids
 from ...zoo.catalogue import FACTS
 from ..library.profiles import ProfiledThing, measurements, profiled_network, profiled_run
+from ..library.runs import FINISHED
 from ..ui.context import Studio
 from .run_results import find_row
 from .submission import submitter
+
+MOST_COMPRESSIONS = 4  # that stand beside the forms of a run
 
 
 class NewProfile(BaseModel):
@@ -29,6 +34,15 @@ class NewProfile(BaseModel):
     batch: int | None = Field(default=1, ge=1, le=1 << 20, description="examples of a call")
     what: Literal["infer", "train"] = "infer"
     repeats: int | None = Field(default=None, ge=1, le=100_000, description="calls that are timed")
+
+
+class NewEnergy(BaseModel):
+    """What to compare: a call with so many examples, and sparse forms that keep this share of the weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    device: str = Field(default="cpu", description="cpu, cuda, cuda:1, ...")
+    batch: int = Field(default=1, ge=1, le=1 << 20, description="examples of a call")
+    density: float = Field(default=DENSITY, gt=0, le=1, description="share of the weights that sparse forms keep")
 
 
 def router(studio: Studio) -> APIRouter:
@@ -95,9 +109,37 @@ def router(studio: Studio) -> APIRouter:
             studio.feed.refresh_soon()
             return {"message": "The measurement is deleted."}
 
+        @routes.post(f"{address}/energy", name=f"compare_energy_of_{what}")
+        def compare(name: str, request: Request, wanted: NewEnergy | None = None) -> dict[str, Any]:
+            """Compare the modelled energy of its forms: float32, float16, int8, fixed point, sparse; also of its compressions."""
+            thing = thing_of(name)
+            others = compressions_of(studio, name) if thing.is_run else []
+            given, owner = (wanted or NewEnergy()).model_dump(), submitter(studio, request)
+            job = submit_energy(studio.queue, thing.of, given, owner, others)
+            studio.feed.refresh_soon()
+            return {
+                "number": job.number,
+                "message": f"The forms of {thing.name} are compared as soon as there is room.",
+            }
+
+        @routes.get(f"{address}/energy", name=f"energy_of_{what}")
+        def energy(name: str) -> list[dict[str, Any]]:
+            """The comparisons of its forms, the newest first: joules of each by cause and by layer."""
+            return [
+                {"device": one.device, "batch": one.batch, "density": one.density, "made": one.made, **one.found.to_dict()}
+                for one in stored_energies(thing_of(name).folder)
+            ]  # fmt: skip
+
     add_reading("/runs/{name:path}", of_run, "run")
     add_reading("/networks/{name}", of_network, "network")
     return routes
+
+
+def compressions_of(studio: Studio, run: str) -> list[str]:
+    """The folders of the finished compressions of a run, those that are newest first."""
+    views = studio.compressions.of(find_row(studio, run), studio.feed.snapshot)
+    rows = [studio.index.get(one.run) for one in views if one.run is not None and one.status == FINISHED]
+    return [str(row.folder) for row in rows if row is not None and row.id != run][:MOST_COMPRESSIONS]
 
 
 def known_network(studio: Studio, name: str) -> str:

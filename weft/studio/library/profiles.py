@@ -75,9 +75,9 @@ class Profiles:
         return known[1]
 
 
-def measurements(thing: ProfiledThing, snapshot: Snapshot) -> list[MeasurementView]:
+def measurements(thing: ProfiledThing, snapshot: Snapshot, kind: str = PROFILE) -> list[MeasurementView]:
     """The jobs that measure it, the newest first: those that wait and run, and the last one if it has failed lately."""
-    jobs = [one for one in reversed(snapshot.queue.jobs) if one.kind == PROFILE and _is_of(one, thing)]
+    jobs = [one for one in reversed(snapshot.queue.jobs) if one.kind == kind and _is_of(one, thing)]
     open_ = [one for one in jobs if not one.state.has_ended]
     failed = [one for one in jobs[:1] if one.state.state == FAILED and time.time() - one.state.time < RECENT]
     return [_view(one) for one in (*open_, *failed)]

@@ -32,6 +32,7 @@ from ..ui.profile_view import (
 )
 from ..ui.rendering import render
 from ..ui.roofline_chart import RooflineChart
+from .profile_energy import EnergyCard
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -99,6 +100,7 @@ class ProfileTab:
                 self.advice = (
                     Fragment(self._advice(), "section", on).classes("card").props('aria-label="What would help"')
                 )
+        EnergyCard(self.studio, self.thing, self.can)
         self.list = Fragment(self._list(), "div", on)
         self._hide()
         ui.context.client.on_delete(self.studio.feed.subscribe(self._follow))
