@@ -10,6 +10,7 @@ import pytest
 import weft
 from rank_tools import mesh_of
 from test_collectives import every_collective, expected, values
+from test_split_layers import one_process, split_case
 from uncompiled import uncompiled
 from weft import data, nn, optim, parallel, train
 from weft.errors import RunError, UserError
@@ -204,6 +205,31 @@ def test_fit_trains_on_the_gpus_of_all_processes(shared_pools):
         assert all(map(np.array_equal, mine, weights))
         assert told == pytest.approx(accuracy, abs=1e-6)
         assert any("all_reduce" in call for call in calls)
+
+
+def split_layers(case):
+    mesh_of(model=2)
+    losses, result, *_ = split_case(case, "float32", False)
+    return losses, result
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "mlp by output and input",
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in ("transformer", "lenet by region", "residual by batch")
+        ),
+    ],
+)
+def test_layers_are_split_between_gpus(shared_pools, case):
+    with uncompiled():
+        losses, result, *_ = one_process(case, "float32", False)
+    for (mine, got), calls, _ in shared_pools[2].run(on_gpus_late, split_layers, case):
+        np.testing.assert_allclose(mine, losses, rtol=1e-4)
+        np.testing.assert_allclose(got, result, rtol=1e-3, atol=1e-4)
+        assert calls
 
 
 def alone(kept):

@@ -14,6 +14,9 @@ from itertools import accumulate
 
 from ...graph.node import Node
 from ..ir.kernel import Kernel
+from ..ir.storage import nbytes
+
+SMALL_BYTES = 4096  # of results that take less time to compute than a launch of their own
 
 
 def is_collective(kernel: Kernel) -> bool:
@@ -63,12 +66,20 @@ def due_levels(
 
 
 def gates(
-    order: Sequence[Kernel], after: Mapping[Kernel, Collection[Kernel]], beside: Collection[Kernel]
+    order: Sequence[Kernel],
+    after: Mapping[Kernel, Collection[Kernel]],
+    beside: Collection[Kernel],
+    last: Collection[Kernel],
 ) -> dict[Kernel, int]:
-    """How many collectives should have begun before each kernel that waits for one runs: one more than it waits for."""
+    """How many collectives should have begun before each kernel that waits for one runs: one more than it waits for.
+
+    Of the kernels that nothing depends on (`last`), the small ones wait, too: they share a launch with those at the end.
+    """
     begun = _begun(order)
     waiting = {k: [begun[e] for e in after[k] if e in beside] for k in order if k not in beside}
-    return {k: 1 + max(numbers) for k, numbers in waiting.items() if numbers}
+    found = {k: 1 + max(numbers) for k, numbers in waiting.items() if numbers}
+    small = [k for k in last if k not in found and sum(map(nbytes, k.outputs)) <= SMALL_BYTES] if found else []
+    return {**dict.fromkeys(small, 1 + max(begun.values())), **found} if found else {}
 
 
 def _begun(order: Sequence[Kernel]) -> dict[Kernel, int]:

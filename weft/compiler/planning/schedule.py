@@ -96,7 +96,7 @@ def schedule(
     in_order = _ordered(fused.kernels, after, position)
     beside = kernels_beside(in_order, after, results) if overlaps else frozenset()
     levels = due_levels(in_order, after, beside) if overlaps else _collective_levels(in_order, after)
-    held = gates(in_order, after, beside) if overlaps else {}
+    held = gates(in_order, after, beside, last) if overlaps else {}
     order_found = _freeing_early(in_order, after, last, levels, results, early_free_bytes, held)
     state = set(updates.values())
 
@@ -256,14 +256,16 @@ def _freeing_early(
             waiting_for[node].append(kernel)
     position = {k: (levels[k], k in last, i) for i, k in enumerate(order)}
     by_place = {place: k for k, place in position.items()}
-    ready = [position[k] for k in order if not missing[k]]
+    ready = [position[k] for k in order if not missing[k] and not held_until.get(k)]
     heapify(ready)
     # What a kernel would free only grows while it waits, so an eager kernel stays eager.
     eager = [place for place in ready if freed(by_place[place]) >= early_free_bytes]
     heapify(eager)
     done: set[Kernel] = set()
     found: list[Kernel] = []
-    held: list[tuple[int, tuple[int, bool, int]]] = []  # ready kernels that wait for collectives to begin
+    # Ready kernels that wait for collectives to begin.
+    held = [(held_until[k], position[k]) for k in order if not missing[k] and held_until.get(k)]
+    heapify(held)
     begun = 0
     while ready or held:
         released: list[Kernel] = []
