@@ -18,6 +18,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.doctest import DoctestModule
 
 from sampling import is_left_out, is_optimized, left_out, mode, some
 
@@ -110,6 +111,22 @@ HOW_MUCH = {
     "sample": "; sweeps are sampled, make test-all runs all of them",
     "fast": "; slow files and many cases are left out, make test runs them",
 }
+
+
+class OnlyModulesWithExamples:
+    """Leaves out modules without an example, of which pytest would import each and look at every name in it.
+
+    A plugin of its own: hooks of this file are asked about the files in this folder only.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Iterator[Any]:
+        found = yield
+        return [one for one in found if not isinstance(one, DoctestModule) or b">>> " in file_path.read_bytes()]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(OnlyModulesWithExamples())
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
