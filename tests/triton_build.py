@@ -1,10 +1,12 @@
 """Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`."""
 
 import sys
+from itertools import cycle
 
 import numpy as np
 
 import weft
+from sampling import mode
 from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.compile import build
@@ -81,8 +83,28 @@ def step(x, w, v):
     return weft.grad(lambda x, w, v: (weft.softmax(weft.relu(x @ w) @ v) ** 2).sum(), argnums=(1, 2))(x, w, v)
 
 
+HEADS = np.zeros((2, 3, 40, 24), np.float16)
+CHANNELS, TAPS = np.zeros((1, 40, 9, 9), np.float16), np.zeros((40, 1, 7, 7), np.float16)
+
+
+def heads(x, images, taps):
+    """Attention, a depthwise convolution, and their gradients."""
+
+    def loss(x, images):
+        y = weft.dot_product_attention(x, x[:, :1], x[:, :1, :, :20], causal=True, window=30)
+        return (y.astype("float32") ** 2).sum() + (
+            weft.conv(images, taps, padding=3, groups=40).astype("float32") ** 2
+        ).sum()
+
+    return weft.grad(loss, argnums=(0, 1))(x, images)
+
+
+GENERATIONS = cycle((80, 90))
+
+
 def build_all(source):
-    for capability in (80, 90):
+    """For both generations of GPUs, or, where tests are sampled, for one of them in turn."""
+    for capability in (80, 90) if mode() == "all" else (next(GENERATIONS),):
         found = build(source, capability)
         assert found.code[:4] == b"\x7fELF"
         assert (found.symbol, found.warps) == ("kernel", source.warps)
@@ -101,6 +123,8 @@ def main() -> None:
             build_all(source)
     graph = weft.make_graph(narrow_products, BYTES, CODES, np.zeros(64 * 64, np.uint8), SCALES)
     for launch in commands(gpu_program(graph, {})):
+        build_all(launch.kernel)
+    for launch in commands(gpu_program(weft.make_graph(heads, HEADS, CHANNELS, TAPS), {})):
         build_all(launch.kernel)
     graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
     for launch in commands(gpu_program(graph, {})):
