@@ -1,6 +1,7 @@
 """Faults of one process among several: python benchmarks/faults.py [RANKS] [CASE ...] prints how each ends, and how long that takes.
 
-With `--mpiexec COMMAND` the processes are started by MPI instead of `weft launch`; WEFT_ENGINE=mpi also connects them by MPI.
+With `--mpiexec COMMAND` the processes are started by MPI instead of `weft launch`; WEFT_ENGINE=mpi also connects them by MPI. The case `network`
+has two machines, which are network namespaces (see namespaces.py), and pulls the cable between them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+from namespaces import TwoMachines, missing
 
 import weft
 from weft import parallel
@@ -35,6 +39,7 @@ CASES = {
     "launcher SIGINT": "",
     "launcher SIGTERM": "",
     "launcher SIGKILL": "",
+    "network": "rank {rank} has not answered for .* or the network to it is down",
 }
 
 
@@ -47,6 +52,9 @@ def main(words: list[str]) -> int:
     ranks = int(words.pop(0)) if words and words[0].isdecimal() else 4
     bad = 0
     for case in words or CASES:
+        if case == "network":
+            bad += not network_shown(ranks)
+            continue
         for rank in (0, ranks - 1):
             bad += not shown(case, rank, ranks, starter)
             if case in ("none",) or case.startswith("launcher"):
@@ -130,6 +138,38 @@ def shown(case: str, rank: int, ranks: int, starter: list[str]) -> bool:
         f"{'ok ' if fine else 'BAD'} {case:16} rank {rank}: {seconds:5.1f} s, exit {process.returncode:4}, left {len(left)}: {said}",
         flush=True,
     )
+    return fine
+
+
+def network_shown(ranks: int) -> bool:
+    """Pull the cable between two machines and print a line for each of them; whether both ended as they should."""
+    if lacks := missing():
+        print(f"--  network: {lacks}", flush=True)
+        return True
+    variables = {**os.environ, "WEFT_STALL_SECONDS": STALL, "WEFT_THREADS": "1"}
+    program = [sys.executable, __file__, "--rank", "slow network", str(ranks)]
+    with TwoMachines() as machines, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            machines.mpiexec(ranks) + program, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) and "working" not in line:
+            pass
+        start = time.monotonic()
+        machines.pull_the_plug()
+        taken = {}
+        for side in ("a", "b"):
+            while machines.processes(side, "slow network") and time.monotonic() - start < 60:
+                time.sleep(0.05)
+            taken[side] = time.monotonic() - start
+        machines.plug_in()
+        process.kill()
+        process.wait()
+        errors.seek(0)
+        said = next((text for text in errors.read().splitlines() if text.startswith("weft: ")), "")
+    fine = bool(re.search(CASES["network"].format(rank=ranks // 2), said)) and max(taken.values()) < 15
+    times = ", ".join(f"machine {side} {seconds:.1f} s" for side, seconds in taken.items())
+    print(f"{'ok ' if fine else 'BAD'} network: {times}: {said.strip()}", flush=True)
     return fine
 
 

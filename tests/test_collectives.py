@@ -255,3 +255,21 @@ def test_one_process_needs_no_launcher():
     assert parallel.all_gather([1.0], "data").shape == (1, 1)
     with pytest.raises(weft.errors.UserError, match="needs 4 processes, there is 1. Start them with: weft launch -n 4"):
         parallel.Mesh(data=4)
+
+
+def different_histories(size):
+    """Eager collectives of values that only some processes have to compute first."""
+    mesh = mesh_of(data=size)
+    found = []
+    for step in range(2 * weft.knobs.compile_after + 2):
+        x = weft.ones(3) * float(step)
+        if mesh.index("data") == 0:
+            x = weft.exp(x * 0.0) * x
+        found.append(parallel.all_reduce(x, "data").tolist())
+    return found
+
+
+def test_collectives_outside_of_compiled_functions_need_no_equal_programs(shared_pools):
+    """Code that recurs is compiled; what recurs in one process need not recur in another."""
+    for found in shared_pools[2].run(different_histories, 2):
+        assert found == [[2.0 * step] * 3 for step in range(len(found))]

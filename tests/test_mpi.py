@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,11 @@ import pytest
 
 import test_collectives as collectives
 import weft
-from weft.compiler.cpu.collective.layout import Context, MpiContext
+from weft.compiler.cpu.collective.layout import LINE, Context, MpiContext
 from weft.compiler.cpu.collective.phases import phase
 from weft.errors import UserError
 from weft.graph.node import OPS, Type, placeholder
-from weft.mesh.channels import waiting_words
+from weft.mesh.channels import Channel, waiting_words
 from weft.mesh.host_calls import run_phase
 from weft.mesh.mpi import load_mpi
 from weft.mesh.world import World
@@ -27,6 +28,16 @@ from weft.parallel import all_reduce  # noqa: F401  # registers the ops
 
 PART_BYTES = 1 << 14  # small, so that tensors have several pieces
 _I, _P = ctypes.c_int64, ctypes.c_void_p
+
+
+class SharedWords:
+    """Memory that the threads of a machine share."""
+
+    def __init__(self, nbytes):
+        self._memory = np.zeros(nbytes + LINE, np.uint8)
+        self.address = self._memory.ctypes.data + -self._memory.ctypes.data % LINE
+        start = self.address - self._memory.ctypes.data
+        self.words = self._memory[start : start + nbytes // 8 * 8].view(np.int64)
 
 
 class FakeMpi:
@@ -37,6 +48,7 @@ class FakeMpi:
         self.messages = {}  # (from, to, tag) -> contents in their order
         self.waiting = {}  # request -> (from, to, tag), address, bytes
         self.requests = 0
+        self.sent = {}  # bytes, by the number of the process
         transfer = ctypes.CFUNCTYPE(ctypes.c_int, _P, _I, _I, _I, _I, _I, _P)
         test = ctypes.CFUNCTYPE(ctypes.c_int, _I, _P, ctypes.POINTER(ctypes.c_int), _P)
         self.functions = {
@@ -51,6 +63,7 @@ class FakeMpi:
     def send(self, place, nbytes, byte, peer, tag, rank, request):
         with self.lock:
             self.messages.setdefault((rank, peer, tag), []).append(ctypes.string_at(place, nbytes))
+            self.sent[rank] = self.sent.get(rank, 0) + nbytes
             self._new_request(request)
         return 0
 
@@ -74,8 +87,8 @@ class FakeMpi:
             flag[0] = 1
         return 0
 
-    def context(self, rank, size, stop):
-        """The words of a process, and the memory that they refer to."""
+    def context(self, rank, size, stop, near=1):
+        """The words of a process, and the memory that they refer to; so many consecutive ones share memory."""
         requests, staging = np.zeros(2 * size, np.int64), np.zeros(size * PART_BYTES, np.uint8)
         words = waiting_words(SimpleNamespace(size=size, stop_address=stop.ctypes.data), 1, MpiContext.ALL)
         words[Context.INDEX] = words[MpiContext.COMMUNICATOR] = rank
@@ -83,25 +96,33 @@ class FakeMpi:
         words[MpiContext.REQUESTS], words[MpiContext.REQUEST_BYTES] = requests.ctypes.data, 8
         for word, function in self.functions.items():
             words[word] = ctypes.cast(function, _P).value
-        return words, requests, staging
+        words[MpiContext.NEIGHBOUR_COUNT] = near
+        control = SimpleNamespace(size=size, stop_address=stop.ctypes.data, waits=[])
+        ranks = range(rank - rank % near, rank - rank % near + near)
+        channel = Channel(self.memory[rank // near], 0, rank % near, list(ranks), 1, control) if near > 1 else None
+        words[MpiContext.NEIGHBOURS] = channel.address if channel else 0
+        return words, requests, staging, channel
 
 
-def run_ranks(size, op, xs, *params, missing=()):
+def run_ranks(size, op, xs, *params, missing=(), near=1):
     """A collective in a thread for each process; what each of them has, or None where it was given up."""
     mpi, stop, results = FakeMpi(), np.zeros(1, np.int64), [None] * size
+    mpi.memory = [SharedWords(Channel.nbytes(near, 1)) for _ in range(size // near)]
     given = dict(zip(OPS[op].params, ("data", (("data", size),), *params), strict=True))
     dtype = xs[0].dtype
     result = OPS[op].infer(placeholder(0, Type(xs[0].shape, weft.asarray(xs[0]).dtype)), *given.values())
 
     def run(rank):
-        words, *memory = mpi.context(rank, size, stop)
+        words, *memory = mpi.context(rank, size, stop, near)
         table, y = np.array([words.ctypes.data], np.int64), np.empty(result.shape, dtype)
         call = phase(OPS[op], tuple(given.values()), result)
         failed = run_phase(call, np.ascontiguousarray(xs[rank]), y, "mpi", table.ctypes.data)
         results[rank] = y if failed is None else None
         assert words[MpiContext.POSITION] >> 16 == 1
-        assert len(memory) == 2
+        assert len(memory) == 3
+        sent[rank] = mpi.sent.get(rank, 0)
 
+    sent = {}
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size) if rank not in missing]
     for thread in threads:
         thread.start()
@@ -111,6 +132,7 @@ def run_ranks(size, op, xs, *params, missing=()):
         stop[0] = 1
     for thread in threads:
         thread.join(20)
+    run_ranks.sent = sent
     return results
 
 
@@ -129,9 +151,46 @@ def test_mpi_gives_the_bits_of_the_tree(size, shape, dtype):
             assert np.array_equal(found.astype(np.float64), wanted[rank][number]), (op, rank)
 
 
+@pytest.mark.parametrize(("size", "near"), [(4, 2), (6, 2), (8, 4), (3, 3), (4, 4)])
+@pytest.mark.parametrize(("shape", "dtype"), [((5,), "float32"), ((3, 50001), "float32"), ((7000,), "float64")])
+def test_machines_sum_in_their_memory_first_and_give_the_bits_of_the_tree(size, near, shape, dtype):
+    xs = [collectives.values(r, shape, dtype) for r in range(size)]
+    flat = run_ranks(size, "all_reduce", xs, "sum", "summed")
+    by_messages = run_ranks.sent
+    for found, wanted in zip(run_ranks(size, "all_reduce", xs, "sum", "summed", near=near), flat, strict=True):
+        assert np.array_equal(found, wanted)
+    between = max(run_ranks.sent.values())
+    machines, nbytes = size // near, xs[0].nbytes
+    if nbytes > 1 << 14:  # each of the parts is sent to, and comes from, every other machine
+        assert between <= 2 * nbytes * (machines - 1) / machines / near + 64 * machines
+        assert min(by_messages.values()) > 1.4 * between
+    assert bool(between) == (machines > 1)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "all_reduce"])
+def test_processes_of_one_machine_send_no_messages(op):
+    size, shape = 3, (9, 4001)
+    xs = [
+        collectives.values(r, (size, *shape) if op in ("reduce_scatter", "all_to_all") else shape, "float32")
+        for r in range(size)
+    ]
+    params = {
+        "all_gather": ("summed",),
+        "reduce_scatter": ("sum",),
+        "broadcast": (1,),
+        "shift": (1,),
+        "all_reduce": ("max", "summed"),
+    }.get(op, ())
+    flat = run_ranks(size, op, xs, *params)
+    for found, wanted in zip(run_ranks(size, op, xs, *params, near=size), flat, strict=True):
+        assert np.array_equal(found, wanted)
+    assert not any(run_ranks.sent.values())
+
+
 def test_a_wait_is_given_up():
     xs = [np.ones(5, np.float32)] * 2
     assert run_ranks(2, "all_reduce", xs, "sum", "summed", missing=(1,)) == [None, None]
+    assert run_ranks(4, "all_reduce", xs * 2, "sum", "summed", missing=(3,), near=2) == [None] * 4
 
 
 def test_users_without_mpi_are_told_what_to_install(monkeypatch):
@@ -143,16 +202,16 @@ def test_users_without_mpi_are_told_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="mpi4py is not installed")
-@pytest.mark.parametrize("engine", ["mpi", "auto"])
-def test_collectives_run_under_mpiexec(engine):
+@pytest.mark.parametrize(("engine", "size", "near"), [("mpi", 2, 0), ("auto", 2, 0), ("mpi", 4, 2)])
+def test_collectives_run_under_mpiexec(engine, size, near):
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     tests = Path(__file__).parent
     variables = {
-        **os.environ, "WEFT_ENGINE": engine, "WEFT_THREADS": "1", "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}",
+        **os.environ, "WEFT_ENGINE": engine, "WEFT_MACHINE_RANKS": str(near), "WEFT_THREADS": "1", "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }  # fmt: skip
     found = subprocess.run(
-        [mpiexec, "-n", "2", sys.executable, tests / "mpi_program.py"], env=variables, capture_output=True, text=True, timeout=120
+        [mpiexec, "-n", str(size), sys.executable, tests / "mpi_program.py"], env=variables, capture_output=True, text=True, timeout=120
     )  # fmt: skip
     kind = "local" if engine == "auto" else "mpi"
-    assert found.stdout.count(f"of 2 {kind} compared 108") == 2, found.stderr
+    assert len(re.findall(rf"of {size} {kind} compared \d\d", found.stdout)) == size, found.stderr

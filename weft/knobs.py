@@ -153,6 +153,11 @@ KNOBS: dict[str, Knob] = {
         "auto",
         "What connects the processes of a mesh: local (shared memory of one machine), mpi, or auto: local where it can be.",
     ),
+    "machine_ranks": Knob(
+        _natural,
+        0,
+        "Consecutive processes that MPI connects and that share memory: all-reduces are hierarchical. 0: those that are on one machine.",
+    ),
     "stall_seconds": Knob(
         _seconds, 20.0, "A process of a mesh that has not answered for this many seconds ends the others."
     ),
@@ -185,6 +190,7 @@ class Knobs:
     data: str
     machines: str
     engine: str
+    machine_ranks: int
     stall_seconds: float
     debug: int
     changes: Any  # equal as long as no setting has changed in this context: for callers that cache what follows from settings

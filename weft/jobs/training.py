@@ -46,7 +46,7 @@ SHOW_SECONDS = 0.1  # between two progress events
 
 def train(settings: Mapping[str, Any], listener: Listener = nobody, notes: Sequence[str] = ()) -> Path | None:
     """Train a network with validated settings; the run folder, or None where none is kept. Its log begins with the notes."""
-    settings, recorder = with_ranks(settings), Recorder(listener)
+    settings, recorder = with_ranks(settings), Recorder(listener if leads() else nobody)
     if settings["parallel"] == AUTO:
         check_settings("train", settings)
         split = chosen_split(lambda: job_of("train", settings_for_weights(settings), recorder), recorder)
@@ -81,7 +81,7 @@ def resume(
     folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody, notes: Sequence[str] = ()
 ) -> Path | None:
     """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
-    recorder, changed = Recorder(listener), given or {}
+    recorder, changed = Recorder(listener if leads() else nobody), given or {}
     told = settings_of("resume", folder)
     if {**told, **changed}["parallel"] == AUTO:
         split = chosen_split(lambda: job_of("resume", {**told, **changed}, recorder), recorder)

@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -50,11 +51,18 @@ class SharedMemory:
             time.sleep(0.001)
 
 
+class MappedMemory(Protocol):
+    """Memory that processes share."""
+
+    words: np.ndarray
+    address: int
+
+
 class Channel:
     """The shared memory of one group of processes along an axis, seen from one of them."""
 
     def __init__(
-        self, memory: SharedMemory, offset: int, index: int, ranks: Sequence[int], lanes: int, control: ControlPage
+        self, memory: MappedMemory, offset: int, index: int, ranks: Sequence[int], lanes: int, control: ControlPage
     ) -> None:
         self.memory, self.index, self.ranks = memory, index, ranks
         size = len(ranks)

@@ -80,9 +80,10 @@ def _through_mpi(me: World) -> Connection:
     file = ControlPage.create()
     page = ControlPage(path_of(file), me.rank, me.size)
     os.close(file)
+    page.apart = not mpi.one_machine
     network = ControlNetwork(page, mpi.communicator)
     network.begin()
-    return Connection("mpi", page, FailureHook(page, launched=False), mpi, network)
+    return Connection("mpi", page, FailureHook(page, launched=False, machines=mpi.machines), mpi, network)
 
 
 def _shared_page(mpi: MpiLibrary, me: World) -> ControlPage:

@@ -73,6 +73,7 @@ class ControlPage:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._parent = os.getppid()
+        self.apart = False  # whether the processes are on several machines, with a page each
 
     @staticmethod
     def create() -> int:
@@ -172,9 +173,9 @@ class ControlPage:
             elif pid and not _lives(pid):
                 self.give_up(rank, "died.")
             elif silent > stall_seconds:
-                self.give_up(
-                    rank, f"has not answered for {silent:.0f} seconds: it was stopped, or its machine is overloaded."
-                )
+                network = ", or the network to it is down" if self.apart else ""
+                why = f"it was stopped, or its machine is overloaded{network}."
+                self.give_up(rank, f"has not answered for {silent:.0f} seconds: {why}")
 
 
 def _lives(pid: int) -> bool:

@@ -6,12 +6,15 @@ So rank 0 notices a process that is gone, silent, or in another collective than 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import secrets
 import selectors
 import socket
+import struct
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..compiler.cpu.collective.layout import TAG_BITS
@@ -20,6 +23,8 @@ from .control import BEAT_SECONDS, BEATS, ENDED, ControlPage
 from .mpi import DevicePosition, MpiChannel
 
 CONNECT_SECONDS = 60.0
+NAME_SECONDS = 10.0  # for each name and address of the machine of rank 0
+_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 Position = tuple[
     int, int, int
 ]  # a group of processes (the number of its channel, its first rank), and where this process is
@@ -126,8 +131,8 @@ def _accept(page: ControlPage, communicator: Any) -> dict[int, socket.socket]:
     found: dict[int, socket.socket] = {}
     with socket.create_server(("", 0), backlog=page.size) as server:
         server.settimeout(CONNECT_SECONDS)
-        names = [socket.gethostname(), socket.getfqdn(), "127.0.0.1"]
-        communicator.bcast((names, server.getsockname()[1], secret), 0)
+        names = dict.fromkeys([socket.gethostname(), socket.getfqdn(), *_addresses(), "127.0.0.1"])
+        communicator.bcast((list(names), server.getsockname()[1], secret), 0)
         while len(found) < page.size - 1:
             try:
                 peer, _ = server.accept()
@@ -142,13 +147,25 @@ def _accept(page: ControlPage, communicator: Any) -> dict[int, socket.socket]:
     return found
 
 
+def _addresses() -> list[str]:
+    """The addresses of this machine: its name may be unknown to the others."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                answer = fcntl.ioctl(asking.fileno(), _INTERFACE_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")]
+
+
 def _connect(communicator: Any) -> socket.socket:
     names, port, secret = communicator.bcast(None, 0)
     here = socket.gethostname() == names[0]
     errors = []
     for name in reversed(names) if here else names[:-1]:
         try:
-            peer = socket.create_connection((name, port), CONNECT_SECONDS)
+            peer = socket.create_connection((name, port), NAME_SECONDS)
+            peer.settimeout(CONNECT_SECONDS)
             peer.sendall(f"{secret} {communicator.rank}".encode())
             return peer
         except OSError as error:

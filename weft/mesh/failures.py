@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -46,11 +47,14 @@ def is_of_another(page: ControlPage) -> bool:
 class FailureHook:
     """Instead of `sys.excepthook`: tells the other processes of an exception that nobody catches.
 
-    The process that failed first prints its traceback. The others give up because of it: one of them says so, unless `weft launch` does.
+    The process that failed first prints its traceback. The others give up because of it: one of them says so, unless `weft launch` does. If
+    it was the first one, or cannot be reached, one of each machine says so: they know of each other through it alone.
     """
 
-    def __init__(self, page: ControlPage, launched: bool) -> None:
+    def __init__(self, page: ControlPage, launched: bool, machines: Sequence[int] = ()) -> None:
+        """`machines`: of each rank, if there are several."""
         self.page, self.launched = page, launched
+        self.machines = machines or [0] * page.size
         self.before = sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -70,6 +74,7 @@ class FailureHook:
 
     def say(self) -> None:
         """Print why all processes end, in one of them."""
-        failed = (self.page.failure or (0, ""))[0]
-        if not self.launched and self.page.rank == (1 if failed == 0 else 0):
+        failed, here = (self.page.failure or (0, ""))[0], self.machines[self.page.rank]
+        speaker = next((r for r, machine in enumerate(self.machines) if machine == here and r != failed), None)
+        if not self.launched and self.page.rank == (speaker if failed == 0 else 0):
             print(f"weft: {self.page.error()}", file=sys.stderr, flush=True)

@@ -65,6 +65,15 @@ class Link:
             raise self._mesh.failure(int(status[1]))
 
 
+def _check_one_machine(mesh: Mesh) -> None:
+    if mesh.engine != "local":
+        raise UserError(
+            "link",
+            "pipelines and parameter servers send messages through the memory of one machine, and these processes are connected by MPI. "
+            "Use parallel=data:N or model:N between machines.",
+        )
+
+
 def _padded(slot_bytes: int) -> int:
     """A message behind its label."""
     return LINE + -(-slot_bytes // LINE) * LINE
@@ -78,6 +87,7 @@ class Neighbours:
 
     def __init__(self, mesh: Mesh, axis: str, messages: Sequence[int], slots: int) -> None:
         size, here = mesh.size(axis), mesh.index(axis)
+        _check_one_machine(mesh)
         if len(messages) != size - 1:
             raise UserError("link", f"a size is required between each two of {size} processes, got {len(messages)}.")
         sizes = [Link.nbytes(slots, most) for most in messages]
@@ -103,6 +113,7 @@ class Star:
 
     def __init__(self, mesh: Mesh, axis: str, message: int, slots: int = 1) -> None:
         size, here = mesh.size(axis), mesh.index(axis)
+        _check_one_machine(mesh)
         each = Link.nbytes(slots, message)
         group = 2 * (size - 1) * each
         self._memory = SharedMemory(next_number(), group * mesh.groups(axis), control_page())

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
-from .channels import next_position, waiting_words
-from .control import ControlPage
+from ..knobs import knobs
+from .channels import Channel, next_position, waiting_words
+from .control import ControlPage, new_memory, path_of
 from .world import World
 
 INSTALL = (
@@ -30,7 +34,12 @@ class MpiLibrary:
 
     mpi: Any  # mpi4py.MPI
     communicator: Any  # of all processes, for weft alone
-    one_machine: bool  # whether all processes share memory
+    machines: tuple[int, ...]  # of each rank: the lowest rank on the same machine
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all processes share memory."""
+        return len(set(self.machines)) == 1
 
     def function(self, name: str) -> int:
         """The address of a function. mpi4py's own module is linked with the library."""
@@ -55,8 +64,41 @@ def load_mpi(me: World) -> MpiLibrary:
         )  # fmt: skip
     communicator = mpi.COMM_WORLD.Dup()
     node = communicator.Split_type(mpi.COMM_TYPE_SHARED)
-    one_machine = communicator.allreduce(node.size == me.size, mpi.LAND)
-    return MpiLibrary(mpi, communicator, one_machine)
+    machines = communicator.allgather(node.allreduce(me.rank, mpi.MIN))
+    return MpiLibrary(mpi, communicator, tuple(machines))
+
+
+def neighbour_count(machines: Sequence[int]) -> int:
+    """How many consecutive processes share memory, if each machine has as many of them, a power of two, or has all; else 1.
+
+    >>> neighbour_count([0, 0, 2, 2]), neighbour_count([0, 0, 0]), neighbour_count([0, 0, 0, 3, 3, 3]), neighbour_count([0, 1, 0, 1])
+    (2, 3, 1, 1)
+    """
+    blocks = [len(list(block)) for _, block in groupby(machines)]
+    count = blocks[0]
+    alike = len(set(blocks)) == 1 and len(set(machines)) == len(blocks)
+    return count if alike and (len(blocks) == 1 or count.bit_count() == 1) else 1
+
+
+class MachineMemory:
+    """Memory that processes of one machine share, made by the first of them; it has no name, so nothing can be left behind."""
+
+    def __init__(self, communicator: Any, nbytes: int) -> None:
+        file = new_memory("weft mesh", nbytes) if communicator.rank == 0 else -1
+        with open(communicator.bcast(path_of(file), 0), "r+b") as opened:
+            self._map = mmap.mmap(opened.fileno(), nbytes)
+        self.words = np.frombuffer(self._map, np.int64)
+        self.address = self.words.ctypes.data
+        communicator.Barrier()
+        if communicator.rank == 0:
+            os.close(file)
+
+
+def machine_of(library: MpiLibrary, rank: int) -> int:
+    """The machine of a rank: as MPI says, or as the settings do. With engine=mpi on one machine, each process is one by itself."""
+    if knobs.machine_ranks:
+        return rank // knobs.machine_ranks
+    return rank if library.one_machine else library.machines[rank]
 
 
 class DevicePosition:
@@ -88,6 +130,19 @@ class MpiChannel:
         }  # fmt: skip
         for word, value in given.items():
             self.words[word] = ctypes.c_int64(value).value  # handles may be unsigned
+        self._share_memory(library, ranks, index, control)
+
+    def _share_memory(self, library: MpiLibrary, ranks: Sequence[int], index: int, control: ControlPage) -> None:
+        """Connect the processes of this machine by its memory, if the group is such that collectives use it."""
+        count = neighbour_count([machine_of(library, rank) for rank in ranks])
+        self.words[MpiContext.NEIGHBOUR_COUNT] = count
+        if count > 1:
+            first = index - index % count
+            near = ranks[first : first + count]
+            communicator = library.communicator.Create_group(library.communicator.group.Incl(list(near)))
+            memory = MachineMemory(communicator, Channel.nbytes(count, 1))
+            self._near = Channel(memory, 0, index - first, near, 1, control)
+            self.words[MpiContext.NEIGHBOURS] = self._near.address
 
     @property
     def address(self) -> int:

@@ -89,6 +89,7 @@ def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
     """The structure of a computation, independent of values: a key, and the leaves whose values it needs.
 
     None if it is not made of nodes that one program could compute; whether their ops can be compiled is for the device to say.
+    Collectives of several processes are computed by themselves: what one of them computes often, another one may not.
     """
     number: dict[Node, int] = {}
     leaves: list[Node] = []
@@ -106,7 +107,7 @@ def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
                 entry.append(i.type)
             entry.append(number[i])
         number[node] = len(number)
-        if node.op is DATA:
+        if node.op is DATA or (node.op.kind == "collective" and node.op.own_kernels):
             return None
         parts.append(tuple(entry))
     return (tuple(parts), tuple(number[w] for w in program.wanted)), leaves

@@ -37,4 +37,8 @@ class MpiContext:
     REQUESTS, STATUSES = 21, 22  # memory for two of each for every process
     REQUEST_BYTES = 23  # the size of a request
     POSITION = 24  # how many collectives were begun, and the tag of the last one in the lowest TAG_BITS
+    NEIGHBOURS = 25  # the context of the shared memory of consecutive processes on one machine
+    NEIGHBOUR_COUNT = (
+        26  # how many they are: a power of two that divides the number of all, or all; 1 if nothing is shared
+    )
     ALL = 32
