@@ -17,7 +17,8 @@ from pathlib import Path
 
 from weft.insight import idle_power, profile
 from weft.insight.call_times import calls_in_a_row
-from weft.insight.energy_counters import CounterError, counter_of
+from weft.insight.counter_error import CounterError
+from weft.insight.energy_counters import counter_of
 from weft.insight.profile_text import amount, table
 from weft.jobs.device import on
 from weft.jobs.profile_subject import find_subject

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import energy as benchmark
 from weft.insight import call_times, energy_counters
 from weft.insight.call_times import FEWEST, calls_in_a_row, measured_joules
-from weft.insight.energy_counters import CounterError
+from weft.insight.counter_error import CounterError
 from weft.insight.report_page import report_page
 from weft.jobs import JobQueue, submit_profile
 from weft.jobs.profile_job import measure

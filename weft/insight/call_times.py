@@ -11,7 +11,8 @@ from ..runtime import Device
 from ..tensor import Tensor
 from ..timeline import Timeline
 from ..tree import flatten
-from .energy_counters import CounterError, EnergyReading, counter_of, measured_energy
+from .counter_error import CounterError
+from .energy_counters import EnergyReading, counter_of, measured_energy
 from .profile_record import CallTimes
 from .trace_file import annotate, recording
 

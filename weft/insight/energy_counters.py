@@ -6,8 +6,8 @@
     print(used)     # 41.2 J in 1.2 s, 34.3 W (RAPL: package-0, dram; idle power is included)
 
 A GPU has a counter of the whole board (NVML, since Volta). Processors of Intel and AMD count the joules of each package and of its
-memory (RAPL); Linux shows them under /sys/class/powercap, most often to the administrator only. Where there is no counter, or it stops
-answering, `joules` is None and `note` says why: whatever was computed is not disturbed.
+memory (RAPL); Linux shows them under /sys/class/powercap, most often to the administrator only, and by perf, where that is allowed. Where there is
+no counter, or it stops answering, `joules` is None and `note` says why: whatever was computed is not disturbed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from typing import Any, Protocol
 from ..nvml import open_nvml
 from ..runtime import Device
 from ..runtime import device as find_device
+from .counter_error import CounterError
+from .perf_energy import PMU, PerfCounter
 
 POWERCAP = Path("/sys/class/powercap")
 SHORTEST = 0.2  # seconds: counters of GPUs move every tenth of a second or so
 IDLE_SECONDS = 1.0  # in which idle power is measured
-
-
-class CounterError(Exception):
-    """A counter does not answer: the text says why."""
 
 
 class EnergyCounter(Protocol):
@@ -134,7 +132,13 @@ def counter_of(device: Device) -> EnergyCounter:
         return NvmlCounter(bus)
     if device.is_accelerator or device.name != "cpu":
         raise CounterError(f"there is no energy counter for the device {device.name}")
-    return RaplCounter(POWERCAP)
+    try:
+        return RaplCounter(POWERCAP)
+    except CounterError as no_file:
+        try:
+            return PerfCounter(PMU)
+        except CounterError as no_event:
+            raise CounterError(f"{no_file}; {no_event}") from None
 
 
 class NvmlCounter:
