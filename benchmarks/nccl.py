@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
+from functools import partial
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         ("what there is", environment),
         ("every collective with one rank", collectives),
         ("communication beside computation", lambda: overlap(options.dry)),
-        *((network.name, lambda network=network: training(network, options.dry)) for network in chosen),  # type: ignore[misc]
+        *((network.name, partial(training, network, options.dry)) for network in chosen),
     ]
     failed = []
     for name, part in parts:
@@ -226,8 +227,12 @@ def overlap(dry: bool) -> dict[str, float]:
 
     both = weft.jit(lambda w, x: (multiplied(w), gathered(x)))
     alone = weft.jit(multiplied), weft.jit(gathered)
-    calls = {"both": lambda: both(w, x), "products": lambda: alone[0](w), "all_gather": lambda: alone[1](x)}
-    times = {name: [] for name in calls}
+    calls: dict[str, Callable[[], Any]] = {
+        "both": lambda: both(w, x),
+        "products": lambda: alone[0](w),
+        "all_gather": lambda: alone[1](x),
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(WARM):
             call()
@@ -364,7 +369,8 @@ def without_nccl(made: Any) -> None:
 
 def host_calls(one: Trained, steps: int) -> dict[str, int]:
     """The calls of the driver, by name, in some steps after which nobody waits."""
-    gpu = weft.device("cuda").gpu
+    device: Any = weft.device("cuda")
+    gpu = device.gpu
     for _ in range(4):  # results have two sets of buffers, and each has a graph
         one.call()
     weft.device("cuda").wait()
@@ -410,9 +416,7 @@ def fake_gpu() -> Iterator[None]:
     """The GPU of the tests, made of the host's memory, and their NCCL."""
     os.environ["TRITON_INTERPRET"] = "1"
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    import fake_nccl
-
-    with fake_nccl.installed():
+    with import_module("fake_nccl").installed():
         yield
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from nicegui import background_tasks, ui
 
+from ...insight.energy_comparison import GROUPS
 from ...jobs.energy_job import StoredEnergy, stored_energies
 from ...jobs.kinds import ENERGY
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.profiles import MeasurementView, ProfiledThing, measurements
 from ..ui.context import Studio
-from ..ui.energy_view import COLOURS, GROUPS, energy_bars, layer_energies, moved_text
+from ..ui.energy_view import COLOURS, energy_bars, layer_energies, moved_text
 from ..ui.fragment import Fragment
 from ..ui.profile_view import short_device
 from ..ui.rendering import render

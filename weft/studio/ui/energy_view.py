@@ -87,6 +87,6 @@ def layer_energies(found: EnergyComparison, name: str) -> list[tuple[str, str, s
     sums = {label: tuple(math.fsum(one.layers.get(label, {}).values()) for one in (first, form)) for label in labels}
     ordered = sorted((label for label in labels if max(sums[label]) > 0), key=lambda label: -max(sums[label]))
     return [
-        (label, *map(joules_text, sums[label]), sums[label][1] / (sums[label][0] or math.inf))
+        (label, joules_text(sums[label][0]), joules_text(sums[label][1]), sums[label][1] / (sums[label][0] or math.inf))
         for label in ordered[:MOST_LAYERS]
     ]  # fmt: skip
