@@ -20,6 +20,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ def _measured(batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
             row["first_seconds"] = time.perf_counter() - begin
             expected = (logits, tokens) if expected is None else expected
             row["difference"] = float(np.abs(logits - expected[0]).max() / np.abs(expected[0]).max())
-            row["same_tokens"] = float(np.mean(tokens == expected[1]))  # rounding may decide between two that are as likely
+            # Rounding may decide between two tokens that are as likely.
+            row["same_tokens"] = float(np.mean(tokens == expected[1]))
             if not row["difference"] <= TOLERANCE[options.dtype]:
                 raise ValueError(f"its logits differ by {row['difference']:.1e}")
             contestants.append((contestant, row))
@@ -136,12 +138,12 @@ def _take_turn(contestant: Contestant, row: dict[str, Any], tokens: int) -> None
 
 
 def _makers(model: Any, prompts: np.ndarray, options: argparse.Namespace) -> dict[str, Callable[[], Contestant]]:
-    found: dict[str, Callable[[], Contestant]] = {"weft": lambda: Weft(model, prompts, options)}
+    found: dict[str, Callable[[], Contestant]] = {"weft": partial(Weft, model, prompts, options)}
     if options.peers == "none" or find_spec("torch") is None:
         return found
     ways = ["eager", *([] if options.skip_compile else ["compiled"]), *(["graph"] if options.device == "cuda" else [])]
     for way in ways:
-        found[f"torch {way}"] = lambda way=way: Torch(model, prompts, options, way)
+        found[f"torch {way}"] = partial(Torch, model, prompts, options, way)
     return found
 
 

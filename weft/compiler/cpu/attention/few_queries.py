@@ -98,7 +98,10 @@ class _FewQueries(BlocksOfQueries):
 
         def pair(j: Value, sums: list[Value]) -> list[Value]:
             even, odd = sums[: len(parts)], sums[len(parts) :]
-            return [*self._plus_values(line, key, j, even, parts), *self._plus_values(line, key, code.plus(j, 1), odd, parts)]
+            return [
+                *self._plus_values(line, key, j, even, parts),
+                *self._plus_values(line, key, code.plus(j, 1), odd, parts),
+            ]
 
         found = code.loop_carrying(0, whole, [*sums, *others], pair, 2)
         sums = [code.fadd(a, b) for a, b in zip(found[: len(parts)], found[len(parts) :], strict=True)]
