@@ -21,7 +21,7 @@ CONTEXT = 6
 
 
 def lstm(dropout: float = 0.5) -> Any:
-    return zoo.char_lstm(len(VOCABULARY), 12, layers=2, dropout=dropout)
+    return zoo.char_lstm(len(VOCABULARY), 12, layers=1, dropout=dropout)
 
 
 def gpt(dropout: float = 0.5) -> Any:
@@ -122,7 +122,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sweep("name", share=0.3)
+@pytest.mark.sweep("name", share=0.2)
 @each
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_drawn_as_the_network_says(make: Maker, name: str) -> None:
@@ -208,8 +208,9 @@ def test_new_weights_are_used() -> None:
     before = generate(model, "ab", 20, temperature=0)
     model.tokens.weight.assign(model.tokens.weight * -1.0)
     assert generate(model, "ab", 20, temperature=0) == written(model, "ab", 20, temperature=0) != before
-    model.astype("bfloat16")
-    assert len(generate(model, "ab", 20, temperature=0)) == 22
+    kept = model._decoders[-1][1]
+    assert kept.is_of(model)
+    assert not kept.is_of(model.astype("bfloat16"))  # whose cache is another one
 
 
 def test_the_mode_comes_back_after_an_error() -> None:

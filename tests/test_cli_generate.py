@@ -1,0 +1,93 @@
+"""`weft generate`: texts as they are written, several at once, as JSON; what is refused. The network is a made-up GPT-2."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from test_pretrained_gpt import CONFIG, folder, made_up
+from weft import text
+from weft.cli import main
+from weft.jobs.writers import Writer, find_writer
+
+SIZES = {"vocab_size": 300, "n_positions": 32}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = folder(tmp_path_factory.mktemp("models") / "gpt2", made_up({**CONFIG, **SIZES}), **SIZES)
+    text.SubwordTokenizer.train("the quick brown fox jumps over the lazy dog; " * 4 + "sphinx of black quartz, judge my vow; " * 4, 300).save(path / "tokenizer.json")  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def writer(network: Path) -> Writer:
+    return find_writer("generate", str(network))
+
+
+@pytest.fixture(autouse=True)
+def _found_once(writer: Writer, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs stay with a network, so that they are compiled once for all tests."""
+
+    def find(verb: str, name: str, **more: Any) -> Writer:
+        return writer if name == str(network) and more["precision"] is None else find_writer(verb, name, **more)
+
+    monkeypatch.setattr(importlib.import_module("weft.cli.generate"), "find_writer", find)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_text_is_printed_as_it_is_written(writer: Writer, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(network), "the quick", "length=12", "temperature=0.7", "top_k=20", "seed=5"]) == 0
+    settings = {"max_new_tokens": 12, "temperature": 0.7, "top_k": 20, "seed": 5}
+    assert capsys.readouterr().out == text.generate(writer.model, "the quick", writer.tokenizer, **settings) + "\n"
+
+
+def test_several_texts_and_json(writer: Writer, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = ["the quick", "the lazy dog jumps"]
+    words = ["length=9", "temperature=0", "repetition_penalty=1.5", "--json"]
+    assert main(["generate", str(network), *prompts, *words]) == 0
+    found = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    settings = {"max_new_tokens": 9, "temperature": 0, "repetition_penalty": 1.5}
+    assert found == text.generate(writer.model, prompts, writer.tokenizer, **settings)
+
+
+def test_stop_words(writer: Writer, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"max_new_tokens": 12, "temperature": 0.7, "top_k": 20, "seed": 5}
+    whole = text.generate(writer.model, "the quick", writer.tokenizer, **settings)
+    stop = whole[len("the quick") + 4 :][:2]
+    assert main(["generate", str(network), "the quick", "length=12", "temperature=0.7", "top_k=20", "seed=5", f"stop={stop}"]) == 0  # fmt: skip
+    assert capsys.readouterr().out == whole[: whole.index(stop, len("the quick"))] + "\n"
+
+
+def test_precision(network: Path) -> None:
+    found = find_writer("generate", str(network), precision="bfloat16").model.named_tensors().values()
+    assert {tensor.dtype.name for tensor in found} == {"bfloat16"}
+
+
+def test_errors(network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        ([], 'a run and a text are required: weft generate RUN "Once upon a time".'),
+        ([str(network)], "a run and a text are required"),
+        ([str(network), ""], "the prompt is empty"),
+        ([str(network), "the", "top_p=2"], "top_p must be above 0 and at most 1, got 2.0."),
+        ([str(network), "the", "temprature=1"], "there is no setting 'temprature'. Did you mean temperature?"),
+        (["nothing-like-it", "the"], "nothing-like-it"),
+    ):
+        assert main(["generate", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_network_for_images_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from weft.jobs import writers
+    from weft.jobs.predictor import Predictor
+
+    images: Any = Predictor("classify", (1, 4, 4), "squash", ("a",), lambda x: x, None)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(writers, "find_predictor", lambda *given, **more: images)
+    assert main(["generate", "photos-lenet5-1", "the"]) == 2
+    assert "a network that was trained on text is required, got photos-lenet5-1." in capsys.readouterr().err
