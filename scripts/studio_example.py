@@ -1,4 +1,4 @@
-"""Fills a studio with an example: drawn flowers as a dataset, trainings, a sweep, a network of one's own, predictions, accounts.
+"""Fills a studio with an example: drawn flowers as a dataset, trainings, a sweep, a cross-validation with its ensemble, a network of one's own, one that writes, predictions, accounts.
 
 Used by scripts/studio_pictures.py. Everything is made or ships with weft: no download.
 """
@@ -130,6 +130,13 @@ def write_digits(folder: Path, count: int = 200) -> None:
         Image.fromarray((image * 255).astype(np.uint8)).save(target / f"{i:03}.png")
 
 
+def write_text(file: Path, guides: Path) -> None:
+    """The guides of weft as one text: a network learns to write like them."""
+    texts = [path.read_text("utf-8") for path in sorted(guides.glob("*.md"))]
+    prose = [line for text in texts for line in text.splitlines() if line and line[0].isalpha()]
+    file.write_text("\n".join(prose), "utf-8")
+
+
 def add_accounts(runs: Path) -> None:
     """People of all roles, a quota, a token."""
     store = open_store(runs)
@@ -208,6 +215,17 @@ class ExampleStudio:
         )
         self.call("POST", "/runs/classify/flowers-cnn/exports", {"to": "onnx"})
         self.predictions()
+        self.wait(self.call("POST", "/runs/classify/flowers-cnn/energy", {})["number"])
+        self.say("a cross-validation and an ensemble")
+        folds = {"folds": 5, "settings": {"data": "digits", "model": "mlp", "epochs": 8, "name": "digits-folds"}}
+        self.wait(self.call("POST", "/folds", folds)["number"])
+        self.wait(self.call("POST", "/ensembles", {"folds": "digits-folds", "name": "digits-together"})["number"])
+        self.say("a text")
+        self.wait(
+            *self.train(
+                data=str(self.folder / "guides.txt"), model="char_lstm", hidden=192, epochs=6, rate=0.004, name="guides"
+            )
+        )
         self.say("a sweep")
         self.wait(self.call("POST", "/sweeps", {"settings": SEARCHED})["number"])
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, StorageState, ViewportSize, sync_playwright
-from studio_example import PASSWORD, ExampleStudio, add_accounts, draw_flowers, write_digits
+from studio_example import PASSWORD, ExampleStudio, add_accounts, draw_flowers, write_digits, write_text
 
 FORMS = {"light": (1280, 800), "dark": (1280, 800), "narrow": (390, 844)}  # width and height
 PAUSE = 1000  # milliseconds until charts are drawn
@@ -46,6 +46,8 @@ class Shot:
 FILL_DATASET = """(() => { const put = (name, text) => { const e = document.querySelector(`[name="${name}"]`);
   if (e) { e.value = text; for (const kind of ["input", "change"]) e.dispatchEvent(new Event(kind, {bubbles: true})); } };
   put("source", "photos"); put("name", "meadow"); put("size", "64"); })()"""
+WRITE = """(() => { const field = document.querySelector("textarea"); field.value = "A network"; field.dispatchEvent(new Event("input", {bubbles: true}));
+  document.querySelector("[data-write], .main button.pri")?.click(); })()"""
 SELECT_LAYER = "document.querySelector('.players .pname')?.click()"
 SHOTS = {
     "home": Shot("/"),
@@ -66,15 +68,20 @@ SHOTS = {
     "run-predictions": Shot(f"/runs/{RUN}?tab=predictions"),
     "run-layers": Shot(f"/runs/{RUN}?tab=layers", wait=9000),
     "run-embedding": Shot(f"/runs/{RUN}?tab=embedding", wait=3000),
-    "run-profile": Shot(f"/runs/{RUN}?tab=profile", SELECT_LAYER, tallest=2200),
+    "run-profile": Shot(f"/runs/{RUN}?tab=profile", SELECT_LAYER, tallest=2700),
+    "run-ensemble": Shot("/runs/classify/digits-together", tallest=1300),
+    "run-text": Shot("/runs/text/guides?tab=evaluation", tallest=1200),
     "run-compress": Shot(f"/runs/{DIGITS}?tab=compress", tallest=1600),
     "run-checkpoints": Shot(f"/runs/{RUN}?tab=checkpoints"),
     "run-files": Shot(f"/runs/{RUN}?tab=files", tallest=1000),
     "run-settings": Shot(f"/runs/{RUN}?tab=settings", tallest=1100),
     "sweep": Shot("/sweeps/rates", tallest=1700),
     "new-sweep": Shot("/sweeps/new?data=digits&model=lenet,mlp&rate=log:1e-4..1e-1", wait=6000, tallest=1100),
+    "folds": Shot("/folds/digits-folds"),
+    "new-folds": Shot("/train?data=digits&model=mlp&folds=5", wait=6000, tallest=1100),
     "compare": Shot("/compare?runs=" + ",".join(SWEEP), wait=3000),
     "classify": Shot(f"/classify?runs={DIGITS},classify/mlp", wait=6000, draws=True),
+    "write": Shot("/classify?tab=text&runs=text/guides", WRITE, 9000),
     "batch": Shot("/classify/batches/2", tallest=1100),
     "queue": Shot("/queue"),
     "admin": Shot("/admin"),
@@ -112,6 +119,7 @@ def make_example(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     draw_flowers(folder / "photos")
     write_digits(folder / "handwriting")
+    write_text(folder / "guides.txt", Path(__file__).resolve().parent.parent / "docs" / "how-to")
     (folder / "runs").mkdir()
     add_accounts(folder / "runs")
     with running(folder / "runs") as address:

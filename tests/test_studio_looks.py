@@ -7,6 +7,9 @@ import pytest
 
 from weft.jobs.queue import JobQueue
 from weft.jobs.queue_view import QueueView
+from weft.studio.library.audit_text import change_text
+from weft.studio.library.networks import _ticks
+from weft.studio.roles import UNLOGGED
 from weft.studio.store.credentials import StudioUser
 from weft.studio.ui.frame import ASSETS, PAGES
 from weft.studio.ui.rendering import render
@@ -47,3 +50,43 @@ def test_long_trainings_keep_their_bar() -> None:
     """`.epochs.many` is a flex box: a section must not make every `.many` a grid."""
     for path in ASSETS.glob("*.css"):
         assert not re.search(r"(^|[\s,}])\.many\b", path.read_text()), path.name
+
+
+def test_networks_that_are_all_as_good_have_an_axis() -> None:
+    assert _ticks(1.0, 1.0) == [0.96, 0.97, 0.98, 0.99, 1.0]
+    assert _ticks(0.812, 0.934) == [0.8, 0.85, 0.9, 0.95]
+    assert _ticks(0.5, 0.9) == [0.5, 0.6, 0.7, 0.8, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "said"),
+    [
+        ("post", "/queue/resume", "Resumed the queue"),
+        ("post", "/jobs", "Added trainings"),
+        ("post", "/runs/classify/lenet/extend", "Extended classify/lenet"),
+        ("post", "/folds/cv/pause", "Paused cv"),
+        ("patch", "/runs/classify/a%20b/annotations", "Annotated classify/a b"),
+        ("put", "/datasets/pets/versions/1/doctor/decisions", "Decided on findings in pets"),
+        ("post", "/something/new", "post"),
+    ],
+)
+def test_the_log_speaks_in_sentences(action: str, target: str, said: str) -> None:
+    assert change_text(action, target)[0] == said
+
+
+def test_all_requests_that_change_something_have_a_sentence() -> None:
+    """Whoever adds a route to the API adds what the log says of it."""
+    pattern = re.compile(r"@routes\.(post|put|patch|delete)\((?:f?)\"([^\"]*)\"")
+    prefix = re.compile(r"APIRouter\((?:prefix=\"([^\"]*)\")?")
+    silent = []
+    for file in sorted((ASSETS.parent / "api").glob("*.py")):
+        text = file.read_text()
+        start = prefix.search(text)
+        for method, path in pattern.findall(text):
+            whole = (start[1] or "" if start else "") + path.replace("{address}", "/runs/{run:path}")
+            asked = re.sub(r"\{+number[^}]*\}+", "7", whole)
+            asked = re.sub(r"\{+[^}]*\}+", "x", asked)
+            unlogged = UNLOGGED.fullmatch(f"/api/v1{asked}") is not None or "mlflow" in file.name
+            if not unlogged and change_text(method, asked)[0] == method:
+                silent.append(f"{file.name}: {method} {asked}")
+    assert silent == []

@@ -8,7 +8,7 @@
   ].map(([title, path, kind]) => ({ title, path, kind })).filter(({ path }) => !window.studio.isDenied(base + path));
   COMMANDS.push({ title: "Light or dark", kind: "Change", run: () => window.studio.toggleTheme() });
   const KEYS = [
-    ["Ctrl K", "Find a page, run, network or dataset"], ["G then H, D, N, R, C, Q", "Go to a page"], ...(window.studio.isDenied(`${base}/train`) ? [] : [["T", "Train"]]), ["/", "Search in the table"],
+    ["Ctrl K", "Find a page, run, network or dataset"], ["G then H, D, N, R, C, Q", "Go to a page"], ...(window.studio.isDenied(`${base}/train`) ? [] : [["T", "Train"]]), ["/", "Search in the table"], ["Ctrl Enter", "Start what a form describes"],
     ["L", "Logarithmic scale"], ["S", "Smoothing"], ["?", "These keys"], ["Esc", "Close"],
   ];
 

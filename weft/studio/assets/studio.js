@@ -121,5 +121,10 @@
     afterG = key === "g" && !afterG;
   });
 
+  // Ctrl Enter presses the button that a form is for.
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") document.querySelector("[data-primary]:not(:disabled)")?.click();
+  });
+
   window.studio = { base, isDenied, mayChange: !denied, request, follow, toast, confirmed, toggleTheme };
 })();

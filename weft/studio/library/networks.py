@@ -22,6 +22,7 @@ from .runs import RunRow
 from .zoo_profiles import PROFILES
 
 ZOO, TEXT, IMPORTED = "zoo", "text", "imported"
+LEAST_SPAN = 0.04  # of the accuracies on the chart
 
 
 @dataclass(frozen=True)
@@ -214,14 +215,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    span = max(high - low, 0.01)
+    """Round shares around a range."""
+    low = min(low, high - LEAST_SPAN)  # networks that are all as good: not a thousandth of a percent from edge to edge
+    span = high - low
     step = next(s for s in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if span / s <= 5)
-    first = math.floor(low / step)
-    return (
-        [round(i * step, 4) for i in range(first, math.ceil(high / step) + 1)]
-        if high > first * step
-        else [first * step, (first + 1) * step]
-    )
+    first = math.floor(low / step + 1e-9)
+    return [round(i * step, 4) for i in range(first, math.ceil(high / step - 1e-9) + 1)]
 
 
 # --- one network ----------------------------------------------------------------------------------------------------------------------

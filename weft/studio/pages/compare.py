@@ -8,6 +8,7 @@ from nicegui import ui
 
 from ..library.run_comparison import disagreements, sweep_view
 from ..library.runs import RunRow
+from ..library.training_form import setting_title
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
@@ -86,9 +87,9 @@ async def _sweep(rows: list[RunRow]) -> None:
         return
     with ui.element("div").classes("cols pcx sect"):
         with ui.element("section").classes("card").props('aria-label="Parallel coordinates"'):
-            fragment("parallel.html", view=view)
+            fragment("parallel.html", view=view, titles=setting_title)
         with ui.element("section").classes("card").props('aria-label="What mattered"'):
-            fragment("importance.html", view=view)
+            fragment("importance.html", view=view, titles=setting_title)
 
 
 async def _disagreements(studio: Studio, rows: list[ComparedRun]) -> None:

@@ -8,6 +8,7 @@ from ...jobs.schema import as_text
 from ..library.comparison import differences
 from ..library.feed import Snapshot
 from ..library.run_comparison import best_runs, metrics_of, value_at
+from ..library.training_form import setting_title
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
 from ..ui.rendering import render
@@ -73,5 +74,5 @@ class SettingsTable:
             names = dict.fromkeys(name for row in rows for name in row.settings if name not in known)
             lines += [(name, [as_text(rows[0].settings.get(name)), *[None] * (len(rows) - 1)]) for name in names]
         return render(
-            "compare_settings.html", runs=self.runs, lines=lines, count=len(found), total=total, only=self.only_differences, made=[row for row in rows if row.made_by]
+            "compare_settings.html", runs=self.runs, lines=lines, count=len(found), total=total, only=self.only_differences, made=[row for row in rows if row.made_by], titles=setting_title
         )  # fmt: skip

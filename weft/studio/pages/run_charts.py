@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +33,7 @@ READ_FIRST = 1 << 19  # bytes of events that are read before the page is sent
 NOT_METRICS = ("epoch", "steps", "seconds", "rate", "examples_per_second")
 SMALL_CHARTS = ("rate", "speed", "memory", "cpu", "free")
 SMOOTHING, LONG = 0.6, 60  # of lines with more points than that, before somebody moves the slider
+SHORT, ROOM = 20, 1.5  # epochs that are always shown whole; of longer trainings, how much more than what is done
 OF_EPOCHS = {"step": "steps", "time": "seconds"}
 
 
@@ -141,7 +144,7 @@ class RunCharts:
         found = {name: self._metric(row, name) for name in metrics_of(row)}
         chart = partial(ChartSpec, x=self._x(row), y={"min": 0}, group=f"run {row.id}")
         found |= {
-            "rate": chart("Learning rate", self._rate(row, rates or [])),
+            "rate": replace(chart("Learning rate", self._rate(row, rates or [])), x=self._x(row, whole=True)),
             "speed": chart("Examples a second", self._speed(row)),
             "memory": chart("Memory", self._resource("memory_bytes", "memory", "s7"), "bytes"),
             "cpu": chart("Processor cores in use", self._line("cores", *self.events.cpu(self.axis), "s4")),
@@ -198,10 +201,12 @@ class RunCharts:
         points = window(x, y, self.span)
         return [Series(title, points, colour)] if points else []
 
-    def _x(self, row: RunRow) -> dict[str, Any]:
-        """The axis runs to the planned end, so that progress is visible."""
+    def _x(self, row: RunRow, whole: bool = False) -> dict[str, Any]:
+        """The axis runs to the planned end, so that progress is visible; of a long training that has just begun, to a part of it."""
         last = self.events.progress.last(self.axis)
         done, planned = max(row.epochs, 1), max(row.planned, row.epochs, 1)
+        while not whole and row.status == "running" and planned > SHORT and planned > 2 * ROOM * done:
+            planned = math.ceil(planned / 2)
         if self.axis == "epoch":
             return {"label": "Epoch", "max": planned, "whole": True}
         known = row.last(OF_EPOCHS[self.axis]) or 0.0

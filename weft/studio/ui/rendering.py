@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...jobs.sweep_record import metric_text, setting_text
+from ..library.audit_text import change_text
 from . import formats
 
 FOLDER = Path(__file__).parent.parent / "templates"
@@ -73,7 +74,7 @@ def _environment() -> Environment:
     made.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     made.filters["metric_cell"] = lambda value: formats.metric_value("recall", value)
     made.filters |= {"setting_text": setting_text, "sweep_metric": metric_text}
-    made.globals |= {"spark_path": spark_path, "base": ""}
+    made.globals |= {"spark_path": spark_path, "change_text": change_text, "base": ""}
     return made
 
 

@@ -294,6 +294,7 @@ _GETTERS: dict[tuple[type | None, str], Callable[[Any], Any]] = {
     (nn.TransformerEncoderLayer, "key_heads"): lambda m: None if m.attention.key_heads == m.attention.heads else m.attention.key_heads,
     (nn.TransformerEncoderLayer, "rotary"): lambda m: m.attention.rotary,
     (nn.TransformerEncoderLayer, "alibi"): lambda m: m.attention.alibi,
+    (nn.TransformerEncoderLayer, "window"): lambda m: m.attention.window,
     (nn.TransformerEncoderLayer, "eps"): lambda m: m.attention_norm.eps,
 }  # fmt: skip
 
