@@ -126,12 +126,12 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     pytest.importorskip("triton")
     weft.seed(2)
     how, prompts = Sampling(temperature=0), [[1, 2, 3], [4, 5, 6]]
-    model = zoo.gpt(11, context=16, features=16, heads=2, layers=1).eval()
+    model = zoo.gpt(11, context=16, features=16, heads=2, layers=1).eval().astype("bfloat16")
     wanted = text.generate(model, prompts, max_new_tokens=7, temperature=0)
     values = {name: np.array(tensor.numpy()) for name, tensor in model.named_tensors().items()}
     fake = pytest.importorskip("fake_gpu").install(monkeypatch)
     with weft.knobs.set(device="cuda", cache=str(tmp_path)):
-        model = zoo.gpt(11, context=16, features=16, heads=2, layers=1).eval().load(values)
+        model = zoo.gpt(11, context=16, features=16, heads=2, layers=1).eval().load(values).astype("bfloat16")
         found = CachedDecoder(model, Sampler(how.kind, 2, 11), 16, padded=False)
         tokens = [found.begin(prompts, how), found.advance(2)]
         replayed, downloads = fake.replayed, fake.downloads

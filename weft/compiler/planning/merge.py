@@ -131,11 +131,11 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
     """Whether a kernel may be split into rows to be merged with a reduction: rows are contiguous and stay in the cache."""
     assert producer.nest is not None
     assert kernel.nest is not None
-    if not outer:
-        return False
     rows = prod(l.size for l in outer)
     reduced = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
     longest = max(reduced, prod(l.size for l in kernel.nest.outer)) // rows
+    if not outer:  # one row, such as that of a token: short enough for one thread
+        return longest <= thresholds.task_elements
     if 4 * reduced // rows > thresholds.row_bytes:
         return False
     return longest <= SHORT_ROW or not any(
