@@ -1,10 +1,15 @@
-"""Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`."""
+"""Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`.
 
+`make test` compiles each of them for one of the two, by turns, and `make test-all` for both.
+"""
+
+import itertools
 import sys
 
 import numpy as np
 
 import weft
+from sampling import mode
 from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.compile import build
@@ -81,8 +86,17 @@ def step(x, w, v):
     return weft.grad(lambda x, w, v: (weft.softmax(weft.relu(x @ w) @ v) ** 2).sum(), argnums=(1, 2))(x, w, v)
 
 
+GENERATIONS = (80, 90)
+_turn = itertools.cycle(GENERATIONS)
+
+
+def generations():
+    """The compute capabilities that the next kernel is compiled for."""
+    return GENERATIONS if mode() == "all" else (next(_turn),)
+
+
 def build_all(source):
-    for capability in (80, 90):
+    for capability in generations():
         found = build(source, capability)
         assert found.code[:4] == b"\x7fELF"
         assert (found.symbol, found.warps) == ("kernel", source.warps)
