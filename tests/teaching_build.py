@@ -1,8 +1,9 @@
-"""Compiles the teaching kernels for two generations of GPUs, on a machine that needs none: `python teaching_build.py`."""
+"""Compiles the teaching kernels for GPUs (see triton_build.py), on a machine that needs none: `python teaching_build.py`."""
 
 import numpy as np
 
 import weft
+from triton_build import generations
 from weft.compiler.gpu import algorithms as choice
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.program import gpu_program
@@ -26,7 +27,7 @@ def main() -> None:
     found += sources(lambda x, w: weft.relu(weft.conv(x, w, padding=1, algorithm="GEMM")), IMAGES, FILTER)
     found += sources(lambda x, w: weft.conv(x, w, stride=2, algorithm="DIRECT"), IMAGES, FILTER)
     for source in found:
-        for capability in (80, 90):
+        for capability in generations():
             assert build(source, capability).code
             print("built", source.body.splitlines()[2].strip())
 

@@ -370,6 +370,7 @@ def _looks_at_layers(page: Any, server: LocalStudio) -> None:
     page.get_by_label("Next image").click()
     page.wait_for_selector("text=test, image 2 of 359")
     page.wait_for_selector("[data-why] >> text=/Why small says/", timeout=60_000)
+    page.wait_for_selector(".why-near li >> nth=7")
     assert page.locator(".why-near li").count() == 8
     page.get_by_label("Use an image file").set_input_files(
         {"name": "a.png", "mimeType": "image/png", "buffer": photo()}

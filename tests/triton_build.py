@@ -1,7 +1,10 @@
-"""Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`."""
+"""Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`.
 
+`make test` compiles each of them for one of the two, by turns, and `make test-all` for both.
+"""
+
+import itertools
 import sys
-from itertools import cycle
 
 import numpy as np
 
@@ -99,12 +102,17 @@ def heads(x, images, taps):
     return weft.grad(loss, argnums=(0, 1))(x, images)
 
 
-GENERATIONS = cycle((80, 90))
+GENERATIONS = (80, 90)
+_turn = itertools.cycle(GENERATIONS)
+
+
+def generations():
+    """The compute capabilities that the next kernel is compiled for."""
+    return GENERATIONS if mode() == "all" else (next(_turn),)
 
 
 def build_all(source):
-    """For both generations of GPUs, or, where tests are sampled, for one of them in turn."""
-    for capability in (80, 90) if mode() == "all" else (next(GENERATIONS),):
+    for capability in generations():
         found = build(source, capability)
         assert found.code[:4] == b"\x7fELF"
         assert (found.symbol, found.warps) == ("kernel", source.warps)
