@@ -7,8 +7,9 @@ import pytest
 
 import weft
 from weft import parallel
-from weft.compiler.gpu.commands import Beside, Collective, CommandList, CompiledCommands, Join, Launch
+from weft.compiler.gpu.commands import Beside, Collective, CommandList, CompiledCommands, ControlFlow, Join, Launch
 from weft.compiler.gpu.program import commands, compiled_commands, gpu_program
+from weft.compiler.gpu.special.collectives import CollectiveSpec
 from weft.compiler.gpu.streams import in_streams
 from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.program import Call
@@ -198,6 +199,17 @@ def test_a_stream_waits_for_what_it_needs_only():
     assert [(type(c), getattr(c, "ended", None)) for c in steps] == [
         (Beside, None), (Launch, None), (Beside, None), (Join, 1), (Launch, None), (Launch, None), (Launch, None), (Join, 2),
     ]  # fmt: skip
+
+
+def test_collectives_inside_of_control_flow_wait_for_those_before():
+    inner = Collective(CollectiveSpec("all_reduce", "data", (("data", 2),), "sum", "float32", (1,)), ())
+    call = Call(Kernel(None, None), "control", slots("7"), slots("8"))
+    for bodies, kinds in (
+        ((CommandList((inner,)),), [Beside, Launch, Join, ControlFlow]),
+        ((CommandList(()),), [Beside, Launch, ControlFlow, Join]),
+    ):
+        flow = ControlFlow("call", bodies, (), (), {}, (), calls=(call,))
+        assert [type(c) for c in in_streams([command("0", "1", beside=True), command("5", "6"), flow])] == kinds
 
 
 def test_detours_are_left_out():

@@ -12,7 +12,7 @@ from itertools import groupby, zip_longest
 
 from ..ir.program import Call
 from ..ir.storage import Ranges, Slot
-from .commands import Beside, Collective, Command, CommandList, Join, K, Launch, LibraryCall
+from .commands import Beside, Collective, Command, CommandList, ControlFlow, Join, K, Launch, LibraryCall
 
 
 def in_streams(commands: Sequence[Command[K]]) -> CommandList[K]:
@@ -35,7 +35,8 @@ def in_streams(commands: Sequence[Command[K]]) -> CommandList[K]:
             found.append(Beside(CommandList(together), flying[-1].calls))
             continue
         for command in group:
-            met = [i for i, flight in enumerate(flying) if flight.meets(command)]
+            alone = _has_collectives(command)  # those of two streams would not be in one order
+            met = [i for i, flight in enumerate(flying) if alone or flight.meets(command)]
             if met:
                 join(met[-1])
             found.append(command)
@@ -61,6 +62,11 @@ class _Flight:
         touched = [*_slots(command), *(slot for call in command.calls for slot in (*call.reads, *call.writes))]
         changed = [slot for call in command.calls for slot in call.writes]
         return any(map(self._written.overlap, touched)) or any(map(self._read.overlap, changed))
+
+
+def _has_collectives(command: Command[K]) -> bool:
+    """Whether it is control flow whose bodies have collectives."""
+    return isinstance(command, ControlFlow) and any(isinstance(c, Collective) for b in command.bodies for c in b.flat)
 
 
 def _slots(command: Command[K]) -> Sequence[Slot]:
