@@ -14,7 +14,7 @@ from weft.compiler.gpu.streams import in_streams
 from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.program import Call
 from weft.compiler.ir.storage import Slot
-from weft.compiler.passes import collective_sums
+from weft.compiler.thresholds import thresholds
 from weft.dtypes import as_dtype
 from weft.graph.node import Type
 from weft.mesh import mesh as meshes
@@ -130,7 +130,7 @@ def test_largest_numbers_are_found_by_us_because_of_nan(mesh):
 
 def test_exchanges_and_the_sum_between_them_run_beside(mesh, monkeypatch):
     mesh.axes = (("data", 4),)
-    monkeypatch.setattr(collective_sums, "SMALL_BYTES", 0)
+    monkeypatch.setattr(thresholds, "gpu_gathered_sum", 0)
     steps = list(commands(layers(3, one_by_one)))
     groups = [c for c in steps if isinstance(c, Beside)]
     kinds = [[c.spec.name if isinstance(c, Collective) else "sum" for c in group.commands] for group in groups]
@@ -221,7 +221,7 @@ def test_detours_are_left_out():
 
 
 def test_mixed_precision_sends_whole_gradients(mesh, monkeypatch):
-    monkeypatch.setattr(collective_sums, "SMALL_BYTES", 0)
+    monkeypatch.setattr(thresholds, "gpu_gathered_sum", 0)
     mesh.axes = (("data", 4),)
     program = gpu_program(layers(2, one_by_one).graph, {}, CompileOptions("cuda", "bfloat16"))
     assert [c.spec.counts for c in collectives(commands(program))] == [(64 * 64 * 4 // 4,)] * 4

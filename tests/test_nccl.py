@@ -13,7 +13,7 @@ from test_collectives import every_collective, expected, values
 from test_split_layers import one_process, split_case
 from uncompiled import uncompiled
 from weft import data, nn, optim, parallel, train
-from weft.compiler.passes import collective_sums
+from weft.compiler.thresholds import thresholds
 from weft.errors import RunError, UserError
 from weft.jobs.needs import needs_of
 from weft.jobs.parallel_training import with_ranks
@@ -53,7 +53,7 @@ def collectives_of(size):
         return [every_collective(x, parts, size) for x, parts in zip(xs, partss, strict=True)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collective_sums, "SMALL_BYTES", 100)
+        patch.setattr(thresholds, "gpu_gathered_sum", 100)
         runs = [[[y.numpy().astype(np.float64) for y in case] for case in f(xs, partss)] for _ in range(4)]
     for again in runs[1:]:
         assert all(np.array_equal(a, b) for x, y in zip(runs[0], again, strict=True) for a, b in zip(x, y, strict=True))

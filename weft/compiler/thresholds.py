@@ -92,6 +92,8 @@ class Thresholds:
     gpu_copies: int = _at(32, 2)  # of a launch
     gpu_cut: int = _at(32768, 8)  # elements that a program must walk through for a reduction to be cut into parts
     gpu_part: int = _at(4096, 4)  # the least elements of such a part
+    gpu_gathered_sum: int = _at(1 << 14, 16)  # bytes of tensors that all processes gather whole, and sum by themselves
+    gpu_late_results: int = _at(4096, 0)  # bytes of results that are computed at the end, in a launch with others
 
     @contextmanager
     def set(self, **values: int) -> Iterator[None]:

@@ -17,9 +17,8 @@ from ...dtypes import DType, float32
 from ...graph.graph import Graph, rebuild
 from ...graph.node import ITEM, OPS, Node, make
 from ...graph.rewrite import transform
+from ..thresholds import thresholds
 from .graph_builders import cast, move
-
-SMALL_BYTES = 1 << 14  # of tensors that are gathered whole
 
 Adds = Callable[
     [Node], bool
@@ -78,7 +77,7 @@ class _Exchange:
 
     def _all_of(self, flat: Node) -> Node:
         count = prod(flat.shape)
-        if count * flat.dtype.itemsize <= SMALL_BYTES:
+        if count * flat.dtype.itemsize <= thresholds.gpu_gathered_sum:
             return self._combined(self._gathered(flat))
         length = -(-count // self.size)
         more = length * self.size - count

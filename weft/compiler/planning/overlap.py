@@ -15,8 +15,7 @@ from itertools import accumulate
 from ...graph.node import Node
 from ..ir.kernel import Kernel
 from ..ir.storage import nbytes
-
-SMALL_BYTES = 4096  # of results that take less time to compute than a launch of their own
+from ..thresholds import thresholds
 
 
 def is_collective(kernel: Kernel) -> bool:
@@ -78,8 +77,10 @@ def gates(
     begun = _begun(order)
     waiting = {k: [begun[e] for e in after[k] if e in beside] for k in order if k not in beside}
     found = {k: 1 + max(numbers) for k, numbers in waiting.items() if numbers}
-    small = [k for k in last if k not in found and sum(map(nbytes, k.outputs)) <= SMALL_BYTES] if found else []
-    return {**dict.fromkeys(small, 1 + max(begun.values())), **found} if found else {}
+    if not found:
+        return {}
+    small = [k for k in last if k not in found and sum(map(nbytes, k.outputs)) <= thresholds.gpu_late_results]
+    return {**dict.fromkeys(small, 1 + max(begun.values())), **found}
 
 
 def _begun(order: Sequence[Kernel]) -> dict[Kernel, int]:
