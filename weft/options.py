@@ -20,7 +20,7 @@ from .knobs import KNOBS, knobs
 NOT_IN_CODE = frozenset(
     {
         "seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug", "machines",
-        "engine", "stall_seconds",
+        "engine", "machine_ranks", "stall_seconds",
     }
 )  # fmt: skip
 

@@ -22,6 +22,10 @@ from .adaptive import yogi as yogi
 from .clip import clip_norm as clip_norm
 from .clip import clip_value as clip_value
 from .clip import norm as norm
+from .constructors import OPTIMIZERS as OPTIMIZERS
+from .constructors import find as find
+from .constructors import optimizer as optimizer
+from .constructors import settings_of as settings_of
 from .large_batch import adafactor as adafactor
 from .large_batch import lamb as lamb
 from .large_batch import lars as lars
@@ -31,11 +35,7 @@ from .momentum import lion as lion
 from .momentum import rprop as rprop
 from .momentum import sgd as sgd
 from .momentum import signum as signum
-from .optimizer import OPTIMIZERS as OPTIMIZERS
 from .optimizer import Optimizer as Optimizer
-from .optimizer import find as find
-from .optimizer import optimizer as optimizer
-from .optimizer import settings_of as settings_of
 from .plateau import ReduceOnPlateau as ReduceOnPlateau
 from .schedules import SCHEDULES as SCHEDULES
 from .schedules import Schedule as Schedule

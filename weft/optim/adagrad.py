@@ -11,8 +11,9 @@ from ..errors import UserError
 from ..ops.elementwise import abs, minimum, sign, sqrt, where
 from ..tensor import Tensor, as_tensor
 from .checks import fractions, not_negative, positive
+from .constructors import optimizer
 from .momentum import GradientAverage, Momentum, decay_transforms, update_moving_average
-from .optimizer import Rate, optimizer
+from .optimizer import Rate
 from .transform import State, Transform, zeros_like
 
 

@@ -11,8 +11,9 @@ from ..dtypes import float64
 from ..ops.elementwise import abs, maximum, sign, sqrt, where
 from ..tensor import Tensor
 from .checks import fractions, not_negative, positive
+from .constructors import optimizer
 from .momentum import decay_transforms, update_moving_average
-from .optimizer import Rate, optimizer
+from .optimizer import Rate
 from .transform import State, Transform, zeros_like
 
 

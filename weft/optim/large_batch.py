@@ -14,8 +14,9 @@ from ..ops.elementwise import maximum, sqrt, where
 from ..tensor import Tensor
 from .adaptive import Adam
 from .checks import counts, fractions, not_negative, positive
+from .constructors import optimizer
 from .momentum import Momentum, decay_transforms, update_moving_average
-from .optimizer import Rate, optimizer
+from .optimizer import Rate
 from .schedules import inverse_root
 from .transform import State, Transform, choice, zeros_like
 

@@ -10,7 +10,8 @@ from ..ops.elementwise import sign, where
 from ..ops.math import clip
 from ..tensor import Tensor
 from .checks import fractions, not_negative, positive
-from .optimizer import Rate, optimizer
+from .constructors import optimizer
+from .optimizer import Rate
 from .transform import State, Transform, choice, zeros_like
 
 

@@ -13,20 +13,16 @@ In a compiled step the optimizer is part of the program:
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..control import cond
 from ..derivatives import gradients
 from ..dtypes import float32, int64
 from ..errors import Scope, UserError, in_scope
-from ..hints import nearest
 from ..mesh.parts import Part, part_of
-from ..nn.module import Module
 from ..ops.collective import all_reduce
 from ..ops.convert import asarray
 from ..ops.creation import zeros
@@ -36,6 +32,7 @@ from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .accumulation import GradientTree
 from .clip import Along, Total, clip_norm, clip_value, squared_norm
+from .common import Common
 from .sharing import Alone, Local, Replicated, Sharded, sharing
 from .transform import State, Transform, wide
 
@@ -43,39 +40,9 @@ Rate = (
     float | Callable[[Tensor], Any]
 )  # a number, or a schedule: a function from the number of completed steps (0, 1, ...) to a learning rate
 Chain = Callable[..., Sequence[Transform]]
-Parameters = Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
 COLLECTED = "collected."  # how names of gradients that wait for an update begin
 _UPDATE = Scope(phase="update")
-
-
-@dataclass(frozen=True)
-class Common:
-    """The settings that all optimizers share."""
-
-    clip_norm: float | None = None  # largest global norm of the gradients
-    clip_value: float | None = None  # largest absolute value of an element of the gradients
-    accumulate: int = 1  # gradient accumulation: number of calls whose gradients are averaged per update
-    average: float | None = None  # decay of the exponential moving average of the parameters, if one is kept
-    axis: str | None = None  # of the mesh: gradients are averaged over the processes along it
-    zero: int = 0  # ZeRO: 1 shares the optimizer's state between these processes, 2 the gradients, too
-    local_steps: int = 1  # local SGD: instead of gradients, parameters are averaged, after so many steps
-
-    def check(self, name: str) -> None:
-        for word in ("clip_norm", "clip_value"):
-            if (value := getattr(self, word)) is not None and not value > 0:
-                raise UserError(name, f"{word} must be greater than 0, got {value}.")
-        if self.accumulate < 1:
-            raise UserError(name, f"gradients are accumulated over 1 call or more, got accumulate={self.accumulate}.")
-        if self.average is not None and not 0.0 < self.average < 1.0:
-            raise UserError(name, f"average must lie between 0 and 1, got {self.average}.")
-        if self.zero not in (0, 1, 2):
-            raise UserError(name, f"zero is 0, 1 or 2, got {self.zero}.")
-        if self.local_steps < 1 or (self.local_steps > 1 and self.zero):
-            raise UserError(
-                name,
-                f"local_steps is 1 or more, and 1 with zero, got local_steps={self.local_steps}, zero={self.zero}.",
-            )
 
 
 class Group:
@@ -411,84 +378,6 @@ def _copy(p: Tensor) -> Tensor:
     return asarray(_plain(p), copy=True).realize()
 
 
-# --- making one -------------------------------------------------------------------------------------------------------------
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
-_COMMON = ("clip_norm", "clip_value", "accumulate", "average", "axis", "zero", "local_steps")
-
-
-def optimizer(chain: Chain) -> Callable[..., Optimizer]:
-    """Turn a function from settings (the learning rate first) to a chain of transforms into an optimizer constructor.
-
-    The constructor takes the parameters first: a module, tensors, or parameter groups with their own settings:
-    [{"parameters": head, "rate": 0.1}, {"parameters": body}].
-    """
-    name = chain.__name__
-    known = inspect.signature(chain).parameters
-
-    @functools.wraps(chain)
-    def make(parameters: Parameters, rate: Rate | None = None, **settings: Any) -> Optimizer:
-        common = Common(**{word: settings.pop(word) for word in _COMMON if word in settings})
-        common.check(name)
-        share = sharing(common.axis, common.zero, common.local_steps)
-        if rate is not None:
-            settings["rate"] = rate
-        made = []
-        for tensors, own in _groups(name, parameters):
-            every = {**settings, **own}
-            unknown = [word for word in every if word not in known]
-            if unknown:
-                hint = nearest(unknown[0], list(known) if unknown[0] in own else settings_of(make))
-                raise UserError(name, f"there is no setting {unknown[0]!r}. {hint}")
-            rated = every.pop("rate", known["rate"].default)
-            _check_rate(name, rated)
-            made.append(Group(functools.partial(chain, rate=rated), tensors, rated, every, share))
-        return Optimizer(name, made, common, share)
-
-    OPTIMIZERS[name] = make
-    return make
-
-
-def settings_of(make: Callable[..., Optimizer]) -> list[str]:
-    """The settings of an optimizer constructor."""
-    return [*inspect.signature(make).parameters, *_COMMON]
-
-
-def find(name: str | Callable[..., Optimizer]) -> Callable[..., Optimizer]:
-    """Look up an optimizer constructor by name."""
-    if callable(name):
-        return name
-    if name not in OPTIMIZERS:
-        raise UserError("optim", f"there is no optimizer {name!r}. {nearest(str(name).lower(), list(OPTIMIZERS))}")
-    return OPTIMIZERS[name]
-
-
-def _groups(name: str, parameters: Parameters) -> list[tuple[list[Tensor], dict[str, Any]]]:
-    if not isinstance(parameters, Module | Tensor | Iterable):
-        raise UserError(name, f"a module, tensors, or groups of them are required as parameters, got {parameters!r}.")
-    given = [parameters] if isinstance(parameters, Module | Tensor | Mapping) else list(parameters)
-    if any(isinstance(g, Mapping) and "parameters" in g for g in given):
-        found = []
-        for group in given:
-            settings = dict(group) if isinstance(group, Mapping) else {"parameters": group}
-            found.append((_tensors(name, settings.pop("parameters")), settings))
-        return found
-    return [(_tensors(name, given), {})]
-
-
-def _tensors(name: str, parameters: Any) -> list[Tensor]:
-    if isinstance(parameters, Module):
-        return parameters.parameters()
-    if isinstance(parameters, Tensor):
-        return [parameters]
-    if isinstance(parameters, Mapping):
-        parameters = parameters.values()
-    found: list[Tensor] = []
-    for part in parameters:
-        found += _tensors(name, part) if isinstance(part, Module | Mapping | list | tuple) else [part]
-    return found
-
-
 def _check(name: str, parameters: Sequence[Any]) -> None:
     if not parameters:
         raise UserError(name, "there are no parameters to train.")
@@ -507,8 +396,3 @@ def _check_parts(name: str, groups: Sequence[Group]) -> None:
                 name,
                 "it needs whole tensors, got parameters that are split between processes. Use an elementwise one, such as adam.",
             )
-
-
-def _check_rate(name: str, rate: Any) -> None:
-    if not callable(rate) and not (isinstance(rate, int | float) and rate >= 0):
-        raise UserError(name, f"a rate of 0 or more, or a schedule, is required, got {rate!r}.")
