@@ -27,6 +27,7 @@ class Thresholds:
         4096, 16
     )  # of a vector loop that one thread takes, where there is no other loop to share out
     far_rows: int = _at(512, 8)  # bytes from row to row, from which on a column is prefetched
+    segments: int = _at(32, 2)  # the most parts that a vector loop is cut in where a concat changes its input
     # Long reductions, cut for threads
     long_reduction: int = _at(4096, 16)  # elements for each result
     reduction_pieces: int = _at(64, 4)  # that such a reduction is cut in

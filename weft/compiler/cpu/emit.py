@@ -17,6 +17,7 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Loop
 from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
+from ..ir.segments import LoopSegment
 from ..ir.window_ops import SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
@@ -42,9 +43,12 @@ class LoopEmitter:
         errors: ErrorSites,
         lanes: int,
         columns: int = 1,
+        segments: Sequence[LoopSegment] = (),
     ) -> None:
         self.code, self.nest, self.pointer, self.status, self.errors = code, nest, pointer, status, errors
         self.lanes, self.columns = lanes, columns  # elements of a vector, and of all vectors that are reduced together
+        self.segments = segments  # that the vector loop is cut in
+        self.vector, self.phases = nest.vector, nest.phases  # of the nest, or of the segment that is being emitted
         self.at: dict[Loop, Value] = {}  # the index of each enclosing loop
         self.rows: dict[Node, Value] = {}  # results of finished reductions
 
@@ -65,7 +69,7 @@ class LoopEmitter:
             row = task if blocks == 1 else code.udiv(task, code.i64(blocks))
             self._set_loops(across, row)
             if blocks == 1:
-                self.row(0, length)
+                self._whole_row(length)
             else:
                 self._one_block(code.urem(task, code.i64(blocks)), blocks, block, length)
 
@@ -73,7 +77,7 @@ class LoopEmitter:
         """The elements of the vector loop of a task: all, or a part where there are few other loops to share out."""
         reduces = any(p.reductions and p.loops for p in self.nest.phases)
         tasks = COLUMN_TASKS if reduces else TASKS
-        if rows >= tasks or self.nest.vector is None:
+        if rows >= tasks or self.nest.vector is None or self.segments:
             return max(length, 1)
         block = max(self.lanes, min(thresholds.task_elements, -(-length // (-(-tasks // rows) if reduces else tasks))))
         block = -(-block // self.lanes) * self.lanes
@@ -105,6 +109,15 @@ class LoopEmitter:
             return
         for group in self._groups(start, count):
             self._phases(group)
+
+    def _whole_row(self, length: int) -> None:
+        """Emit all phases for the whole vector loop, segment by segment if it is cut."""
+        if not self.segments:
+            self.row(0, length)
+            return
+        for segment in self.segments:
+            self.vector, self.phases = segment.vector, segment.phases
+            self.row(0, segment.vector.size)
 
     def row_part(self, start: Value, stop: Value, tail: int) -> None:
         """Emit all phases for a range of the outer vector loop that is known when the program runs.
@@ -140,7 +153,7 @@ class LoopEmitter:
             yield [_Strip(width, code.plus(start, at)) for width, at in last[i : i + side_by_side]]
 
     def _phases(self, group: Sequence[_Strip]) -> None:
-        for phase in self.nest.phases:
+        for phase in self.phases:
             if phase.reductions:
                 self._reduce(phase, group)
             else:
@@ -149,8 +162,8 @@ class LoopEmitter:
     def _enter(self, strip: _Strip) -> int:
         """What is emitted from now on is for the elements of a strip; how many they are."""
         if strip.index is not None:
-            assert self.nest.vector is not None
-            self.at[self.nest.vector] = strip.index
+            assert self.vector is not None
+            self.at[self.vector] = strip.index
         self.rows = strip.rows
         return strip.lanes
 
@@ -197,7 +210,7 @@ class LoopEmitter:
     def _store_loops(self, phase: ReadyPhase, group: Sequence[_Strip]) -> None:
         def across() -> None:
             for strip in group:
-                self._stores(phase, self._enter(strip), self.nest.vector)
+                self._stores(phase, self._enter(strip), self.vector)
 
         if phase.vector is None:
             self._nested(phase.loops, across)
@@ -259,7 +272,7 @@ class LoopEmitter:
 
         def inside() -> None:
             for strip, total in zip(group, totals, strict=True):
-                self._accumulate(phase, total, self._enter(strip), self.nest.vector)
+                self._accumulate(phase, total, self._enter(strip), self.vector)
 
         self._nested(phase.loops, inside, cut, totals)
         for strip, found in zip(group, totals, strict=True):

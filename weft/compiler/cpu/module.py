@@ -15,6 +15,7 @@ from ..ir.conv_shape import described
 from ..ir.kernel import Kernel
 from ..ir.nest import ReadyNest, fitting_lanes, grouped_columns, ready
 from ..ir.program import Call, KernelProgram
+from ..ir.segments import segments
 from ..ir.signature import signature
 from ..ir.storage import Slot
 from ..thresholds import thresholds
@@ -136,7 +137,9 @@ class _ModuleEmitter:
             argument.add_attribute("noalias")
         by_slot = dict(zip(slots, pointers, strict=True))
         columns = grouped_columns(nest, lanes, self.target.registers, self.target.lanes(32))
-        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes, columns)
+        emitter = LoopEmitter(
+            code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes, columns, segments(nest)
+        )
         emitter.emit_parallel(tid, threads)
         return code.done()
 

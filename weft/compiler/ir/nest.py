@@ -216,14 +216,27 @@ def _score(phase: ReadyPhase, loop: Loop, lanes: int) -> float:
     total = 0.0
     for step in phase.steps:
         if step.kind == "load":
-            total += _access(step.indices[0].coefficient(loop), 1.0)
+            total += _access(_coefficient(step.indices[0], loop), 1.0)
         for group in step.conditions:
-            total -= sum(1.0 for c in group if loop in c.inner.loops)
+            total -= sum(1.0 for c in group if loop in c.inner.loops and not is_cut(c, loop))
     for store in phase.stores:
-        total += _access(store.position.coefficient(loop), 2.0)
+        total += _access(_coefficient(store.position, loop), 2.0)
     if loop.size >= lanes:
         return total
     return total * loop.size / lanes if total > 0 else total / 4 - 1  # a short loop fills a part of the lanes
+
+
+def is_cut(condition: Inside, loop: Loop) -> bool:
+    """Whether a condition holds in one range of a loop, whatever the others are: there the loop can be cut (see segments.py)."""
+    return condition.step == 1 and condition.inner.parts == ((loop, 1),)
+
+
+def _coefficient(index: IndexExpr, loop: Loop) -> int | None:
+    """The coefficient of a loop, within a range in which the conditions on it are known."""
+    known = IndexExpr(index.offset)
+    for term, c in index.parts:
+        known += (term.inner if isinstance(term, Inside) and is_cut(term, loop) else IndexExpr(0, ((term, 1),))) * c
+    return known.coefficient(loop)
 
 
 def _access(step: int | None, weight: float) -> float:

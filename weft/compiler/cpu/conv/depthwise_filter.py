@@ -76,12 +76,12 @@ def _make(symbol: str) -> ir.Module:
         chunk, block = split(code, unit, blocks)
         begin, channel = code.mul(chunk, a.lines), code.mul(block, size)
         channels = channel, code.minimum(a.channels, code.plus(channel, size))
-        _Chunk(code, a, chunk, channels, taps, vectors).write(begin, code.minimum(lines, code.plus(begin, a.lines)))
+        _ChunkSums(code, a, chunk, channels, taps, vectors).write(begin, code.minimum(lines, code.plus(begin, a.lines)))
     code.done()
     return code.module
 
 
-class _Chunk:
+class _ChunkSums:
     """The sums of a chunk of lines for some channels."""
 
     def __init__(

@@ -81,12 +81,12 @@ def each_width(code: Code, begin: Value, end: Value, vectors: int, body: Callabl
 @library("conv_depth_lines")
 def _make(symbol: str) -> ir.Module:
     code, a = LINES.begin(symbol)
-    _Lines(code, a).write()
+    _LineSweep(code, a).write()
     code.done()
     return code.module
 
 
-class _Lines:
+class _LineSweep:
     """Emits the function."""
 
     def __init__(self, code: Code, a: SimpleNamespace) -> None:
