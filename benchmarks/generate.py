@@ -4,6 +4,7 @@
     python benchmarks/generate.py --device cuda --dtype bfloat16    on a GPU
     python benchmarks/generate.py --network small --tokens 32       a GPT of 11M parameters, quick
     python benchmarks/generate.py --skip-compile --peers none       without torch.compile; without torch
+    python benchmarks/generate.py --cpu-time                        on one thread and in CPU time: for a machine that others use too
 
 Everybody has the same weights and reads the same prompt (prefill), then writes greedily, a token of each example at a time (decode), into a
 static key-value cache. torch runs eagerly, compiled (`torch.compile`, on GPUs with CUDA graphs) and, on GPUs, captured in a CUDA graph. Tokens stay
@@ -44,7 +45,7 @@ SIZES = {  # vocabulary, context, features, heads, layers
 def main() -> None:
     options = _options()
     found: list[dict[str, Any]] = []
-    with weft.knobs.set(device=options.device):
+    with weft.knobs.set(device=options.device, **({"threads": options.threads} if options.threads else {})):
         for batch in options.batches:
             found += _measured(batch, options)
             if options.json is not None:
@@ -64,8 +65,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", choices=("all", "none"), default="all")
     parser.add_argument("--skip-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as there are cores")
+    parser.add_argument("--cpu-time", action="store_true", help="measure CPU time, on one thread")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.threads = 1 if options.cpu_time else options.threads
+    return options
 
 
 # --- the rows -----------------------------------------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ def _measured(batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
         print(f"{name}, batch {batch}: ready {row}", flush=True)
     for _ in range(options.rounds):
         for contestant, row in contestants:
-            _take_turn(contestant, row, options.tokens)
+            _take_turn(contestant, row, options)
     for _, row in contestants:
         row["tokens_per_second"] = batch * options.tokens / row["decode_seconds"]
     contestants.clear()
@@ -121,14 +126,15 @@ def _measured(batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def _take_turn(contestant: Contestant, row: dict[str, Any], tokens: int) -> None:
+def _take_turn(contestant: Contestant, row: dict[str, Any], options: argparse.Namespace) -> None:
+    clock = time.process_time if options.cpu_time else time.perf_counter
     try:
         contestant.prefill()  # wakes it up
-        begin = time.perf_counter()
+        begin = clock()
         contestant.prefill()
-        middle = time.perf_counter()
-        contestant.decode(tokens)
-        end = time.perf_counter()
+        middle = clock()
+        contestant.decode(options.tokens)
+        end = clock()
     except Exception as error:
         traceback.print_exc()
         row["failure"] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -214,6 +220,8 @@ class Torch(Contestant):
         import torch
 
         self.torch = torch
+        if options.threads:
+            torch.set_num_threads(options.threads)
         weights = {name: np.array(tensor.numpy()) for name, tensor in model.named_tensors().items()}
         self.network = _torch_gpt(torch, weights, prompts, options)
         self._read, self._step = self.network.read, self.network.step

@@ -488,3 +488,33 @@ def test_what_other_parameters_made_counts_as_given() -> None:
     doubled = teacher * 2.0
     found = weft.jit(lambda x: weft.gradients((x * doubled * student).sum(), [student])[0])(weft.ones(2))
     assert found.tolist() == [2.0, 4.0]
+
+
+def test_a_value_that_python_computes_from_state_is_part_of_the_program() -> None:
+    """Also if it is not the state itself that is read."""
+    count = weft.asarray(1)
+    step = weft.jit(lambda x: x * int(count * 2 + 1))
+    for i in range(3):
+        count.assign(weft.asarray(i))
+        assert step(weft.ones(1)).item() == 2 * i + 1
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_an_index_that_is_state_stays_a_variable(shifted: bool) -> None:
+    """A position that moves with every step is no reason to trace again."""
+    place, cache, traced = weft.asarray(0), weft.zeros((5, 2)), []
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        traced.append(1)
+        following = place + 1
+        place.assign(following)
+        at = following - 1 if shifted else following
+        cache.assign(cache.at[at].set(x))
+        return cache[at].sum()
+
+    for i in range(3):
+        assert step(floats(2, seed=i)).item() == pytest.approx(floats(2, seed=i).sum(), rel=1e-6)
+    first = 0 if shifted else 1
+    np.testing.assert_array_equal(cache.numpy()[first : first + 3], [floats(2, seed=i) for i in range(3)])
+    assert len(traced) == 1
