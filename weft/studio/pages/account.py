@@ -10,14 +10,14 @@ from ..access import current_user
 from ..store.accounts import LOCAL, ROLES, SHORTEST
 from ..ui.context import Studio
 from ..ui.fragment import fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/account")
+    @studio_page("/account")
     async def account() -> None:
         user, base = current_user(ui.context.client.request), studio.config.prefix
         header = ("header Account", lambda snapshot: render("account_header.html", base=base))

@@ -14,7 +14,7 @@ from ..store.accounts import ROLES, SHORTEST
 from ..store.records import SETTINGS
 from ..ui.context import Studio
 from ..ui.fragment import fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 TABS = ("users", "tokens", "quotas", "storage", "settings", "log")
@@ -25,7 +25,7 @@ COLOURS = {"runs": "s1", "datasets": "s2", "caches": "s6", "uploads": "s7"}
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/admin")
+    @studio_page("/admin")
     async def admin(tab: str = "users", user: str = "", words: str = "") -> None:
         base = studio.config.prefix
         values = await asyncio.to_thread(_values, studio, tab, user, words)

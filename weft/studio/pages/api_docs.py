@@ -8,7 +8,7 @@ from nicegui import ui
 from ..library.api_reference import reference
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 
@@ -16,7 +16,7 @@ def add(studio: Studio, app: FastAPI) -> None:
     """Register the page."""
     base = studio.config.prefix
 
-    @ui.page("/docs")
+    @studio_page("/docs")
     def docs() -> None:
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/api_docs.css">')
         ui.add_head_html(f'<script src="{base}/assets/api_docs.js" defer></script>')

@@ -15,7 +15,7 @@ from ..library.batches import ORDERS, SHOWN, PredictionBatch, rows_of, selected
 from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from .classify import thumbs
 
@@ -29,7 +29,7 @@ def add(studio: Studio) -> None:
     """Register the page."""
     base = studio.config.prefix
 
-    @ui.page("/classify/batches/{number}")
+    @studio_page("/classify/batches/{number}")
     async def batch_page(
         number: int, show: str = "all", order: str = "file", true: str = "", predicted: str = "", page: int = 1
     ) -> None:

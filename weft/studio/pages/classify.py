@@ -18,7 +18,7 @@ from ..library.usable import UsableNetwork, usable_networks
 from ..ui.context import Studio
 from ..ui.formats import metric_name, metric_value
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 SCRIPTS = ("path_field.js", "classify.js", "why.js", "text.js")
@@ -75,7 +75,7 @@ def add(studio: Studio) -> None:
     """Register the pages."""
     base = studio.config.prefix
 
-    @ui.page("/classify")
+    @studio_page("/classify")
     async def classify(runs: str = "", tab: str = "one", path: str = "", batch: int = 0, most: int = 10) -> None:
         known = await asyncio.to_thread(usable_networks, studio.index)
         named = {one.id for one in known if one.is_for_text} & {word.partition("@")[0] for word in runs.split(",")}

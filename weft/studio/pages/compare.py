@@ -11,7 +11,7 @@ from ..library.runs import RunRow
 from ..library.training_form import setting_title
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.later import add_later
 from ..ui.rendering import render
 from .compare_charts import CompareCharts, ComparedRun
@@ -24,7 +24,7 @@ ROWS = 24  # examples that networks disagree on
 def add(studio: Studio) -> None:
     """Register the page. Runs keep their colours when others are removed: `colours` names them, in the order of the runs."""
 
-    @ui.page("/compare")
+    @studio_page("/compare")
     async def compare(runs: str = "", colours: str = "") -> None:
         base = studio.config.prefix
         names = list(dict.fromkeys(filter(None, runs.split(","))))

@@ -18,7 +18,7 @@ from ..library.dataset_images import OpenedDataset, failures
 from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.fragment import fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from .dataset_explorer import SPLIT_WORDS
 from .dataset_overview import doctor_address, doctor_report, explorer, has_doctor, overview, versions
@@ -44,7 +44,7 @@ class DatasetTab:
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/datasets/{name}")
+    @studio_page("/datasets/{name}")
     async def dataset(name: str, version: str = "", tab: str = "overview", of_class: str = "") -> None:
         wanted = ui.context.client.request.query_params.get("class", of_class)
         row = studio.datasets.index.get(name)

@@ -17,7 +17,7 @@ from ..library.doctor import DoctorView, examination_title, names_of, read_view,
 from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from .doctor_cases import ABOUT, NOUNS, ORDER, SPLIT_WORDS, TO_COME, Case
 
@@ -29,7 +29,7 @@ SMALL = 64  # pixels; smaller images are shown as they are
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/datasets/{name}/doctor")
+    @studio_page("/datasets/{name}/doctor")
     async def doctor(name: str, version: str = "") -> None:
         try:
             folder = await asyncio.to_thread(version_folder, studio.config.dataset_folder, name, version)

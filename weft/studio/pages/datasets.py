@@ -15,7 +15,7 @@ from ..library.datasets import DatasetJob, DatasetRow
 from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 LABEL_WORDS = {"class": "", "classes": "several classes", "numbers": "regression"}
@@ -24,7 +24,7 @@ LABEL_WORDS = {"class": "", "classes": "several classes", "numbers": "regression
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/datasets")
+    @studio_page("/datasets")
     async def datasets() -> None:
         known = await asyncio.to_thread(_known, studio)
         base = studio.config.prefix

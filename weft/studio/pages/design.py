@@ -28,7 +28,7 @@ from ..library.designs import (
 from ..ui.context import Studio
 from ..ui.formats import short
 from ..ui.fragment import Fragment, fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.network_editor import NetworkEditor
 from ..ui.rendering import render
 
@@ -36,7 +36,7 @@ from ..ui.rendering import render
 def add(studio: Studio) -> None:
     """Register the page of a new network."""
 
-    @ui.page("/networks/new")
+    @studio_page("/networks/new")
     async def new(request: Request) -> None:
         """`from=NAME` starts from a copy."""
         origin = request.query_params.get("from", "")

@@ -12,7 +12,7 @@ from ..library.folds import FoldsSnapshot
 from ..ui.context import Studio
 from ..ui.folds_chart import folds_chart, main_metric, mean_text
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from ..ui.run_groups import group_header, group_tabs
 from .run import run_assets
@@ -23,7 +23,7 @@ def add(studio: Studio) -> None:
     """Register the pages."""
     base = studio.config.prefix
 
-    @ui.page("/folds")
+    @studio_page("/folds")
     def all_folds() -> None:
         with frame(studio, "Cross-validations", "runs", group_header(studio, "folds")):
             sweep_assets(base)
@@ -32,7 +32,7 @@ def add(studio: Studio) -> None:
                 'aria-label="Cross-validations"'
             )
 
-    @ui.page("/folds/{name}")
+    @studio_page("/folds/{name}")
     def folds(name: str) -> None:
         if folds_named(studio.feed.snapshot, name) is None and folds_named(studio.feed.look(), name) is None:
             raise HTTPException(404, f"There is no cross-validation {name}.")

@@ -13,7 +13,7 @@ from ..library.feed import Snapshot
 from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from ..ui.run_table import RunTable
 
@@ -25,7 +25,7 @@ def add(studio: Studio) -> None:
     """Register the page."""
     datasets = DatasetIndex(studio.config.dataset_folder)
 
-    @ui.page("/")
+    @studio_page("/")
     async def home(tab: str = TABS[0]) -> None:
         shown = tab if tab in TABS else TABS[0]
         found = await asyncio.to_thread(datasets.rows)

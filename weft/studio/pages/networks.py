@@ -17,7 +17,7 @@ from ..library.networks import NetworkRow, cost_chart, network_rows, tasks, zoo_
 from ..library.profiles import profiled_network
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from .design import DesignPage, costs_html, layers_html, network_tabs
 from .profile_tab import ProfileTab, profile_button
@@ -28,7 +28,7 @@ LARGEST_MACS = 12  # the slider's last step: no limit
 def add(studio: Studio) -> None:
     """Register the pages."""
 
-    @ui.page("/networks")
+    @studio_page("/networks")
     async def networks() -> None:
         store = NetworkStore(studio.config.runs)
         rows = await asyncio.to_thread(network_rows, store, studio.index.rows())
@@ -36,7 +36,7 @@ def add(studio: Studio) -> None:
         with frame(studio, "Networks", "networks", live_header=(f"networks {len(rows)}", lambda snapshot: header)):
             NetworkTable(studio, rows)
 
-    @ui.page("/networks/import")
+    @studio_page("/networks/import")
     def imports() -> None:
         base = studio.config.prefix
         ui.add_head_html(f'<script src="{base}/assets/networks.js" defer></script>')
@@ -44,7 +44,7 @@ def add(studio: Studio) -> None:
         with frame(studio, "Import a network", "networks", live_header=("network import", lambda snapshot: header)):
             fragment("network_import.html", base=base, python_models=studio.config.python_models)
 
-    @ui.page("/networks/{name}")
+    @studio_page("/networks/{name}")
     async def network(name: str, tab: str = "") -> None:
         store = NetworkStore(studio.config.runs)
         if tab == "profile":

@@ -15,7 +15,7 @@ from ..library.dataset_form import DEFAULTS, SOURCES, DatasetFormCheck
 from ..ui.context import Studio
 from ..ui.formats import size as size_text
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 MODES = (
@@ -37,7 +37,7 @@ def add_scripts(studio: Studio) -> None:
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/datasets/new")
+    @studio_page("/datasets/new")
     async def new_dataset(source: str = "", kind: str = "folder") -> None:
         add_scripts(studio)
         base = studio.config.prefix

@@ -12,7 +12,7 @@ from ..library.activity import HELD
 from ..library.feed import Snapshot
 from ..library.schedule import HOURS, colour_of, plan_lanes, ticks
 from ..ui.context import Studio
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 
@@ -20,7 +20,7 @@ def add(studio: Studio) -> None:
     """Register the page."""
     base = studio.config.prefix
 
-    @ui.page("/queue")
+    @studio_page("/queue")
     def queue(hours: int = HOURS[0]) -> None:
         shown = hours if hours in HOURS else HOURS[0]
         ui.add_head_html(f'<script src="{base}/assets/queue.js" defer></script>')

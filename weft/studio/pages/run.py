@@ -17,7 +17,7 @@ from ..library.profiles import profiled_run
 from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from .profile_tab import profile_button
 from .run_charts import overview
@@ -67,7 +67,7 @@ TABS = (
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/runs/{run:path}")
+    @studio_page("/runs/{run:path}")
     async def run(run: str, tab: str = "overview") -> None:
         row = studio.index.get(run)
         if row is None:

@@ -16,7 +16,7 @@ from ..library.training_form import setting_title
 from ..ui.context import Studio
 from ..ui.formats import metric_name
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from ..ui.sweep_chart import best_chart, front_chart, parallel_trials
 from ..ui.sweep_view import PRUNERS, STATES, TrialQuery, first_rows, segments, sweep_tiles, trial_rows
@@ -28,7 +28,7 @@ COMPARED = 5  # of the best trials
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/sweeps/{name}")
+    @studio_page("/sweeps/{name}")
     def sweep(name: str) -> None:
         if sweep_named(studio.feed.snapshot, name) is None and sweep_named(studio.feed.look(), name) is None:
             raise HTTPException(404, f"There is no sweep {name}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import Request
-from nicegui import ui
 
 from ...jobs.settings import SETTINGS
 from ...jobs.sweep_control import sweep_settings
@@ -11,7 +10,7 @@ from ...jobs.sweep_settings import SWEEP
 from ..library.feed import Snapshot
 from ..library.training_form import setting_title
 from ..ui.context import Studio
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 from ..ui.run_groups import group_header, group_tabs
 from ..ui.sweep_view import segments
@@ -25,7 +24,7 @@ def add(studio: Studio) -> None:
     """Register the pages."""
     base = studio.config.prefix
 
-    @ui.page("/sweeps")
+    @studio_page("/sweeps")
     def sweeps() -> None:
         with frame(studio, "Sweeps", "runs", group_header(studio, "sweeps")):
             sweep_assets(base)
@@ -34,7 +33,7 @@ def add(studio: Studio) -> None:
                 'aria-label="Sweeps"'
             )
 
-    @ui.page("/sweeps/new")
+    @studio_page("/sweeps/new")
     def new_sweep(request: Request, clone: str = "") -> None:
         """The address may set any field: /sweeps/new?data=digits&rate=log:1e-4..1e-1."""
         given = {name: text for name, text in request.query_params.items() if name in (*SETTINGS, *SWEEP) and text}

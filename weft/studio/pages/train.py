@@ -34,7 +34,7 @@ from ..store.credentials import StudioUser
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
-from ..ui.frame import frame
+from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
 
 START = {"data": "digits", "model": "lenet5"}  # of an empty form
@@ -43,7 +43,7 @@ START = {"data": "digits", "model": "lenet5"}  # of an empty form
 def add(studio: Studio) -> None:
     """Register the page."""
 
-    @ui.page("/train")
+    @studio_page("/train")
     def train(request: Request, clone: str = "") -> None:
         """The address may set any field: /train?data=digits&epochs=5."""
         known = (*SETTINGS, FOLDS)

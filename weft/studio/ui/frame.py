@@ -17,6 +17,7 @@ from .context import Studio
 from .rendering import ICONS, render
 
 ASSETS = Path(__file__).parent.parent / "assets"
+SLOWEST = 60.0  # seconds for a page
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ PAGES = (
     PageLink("classify", "Classify", "/classify", "classify"),
     PageLink("queue", "Queue", "/queue", "queue", False),
 )
+
+
+def studio_page(path: str) -> ui.page:
+    """Register a page. It may take its time: next to trainings that use all cores, NiceGUI's three seconds are soon over, and the page an error."""
+    return ui.page(path, response_timeout=SLOWEST)
 
 
 @contextmanager
