@@ -87,7 +87,7 @@ def test_every_algorithm_is_the_definition(algorithm, name):
 )
 def test_each_channel_by_itself(shape, kernel, how):
     """DEPTHWISE, which is also chosen where no algorithm is named; gradients of filters are other kernels."""
-    rng = generator("depthwise", *shape)
+    rng = generator(f"depthwise {shape}")
     how = how | {"groups": shape[1]}
     x, w = (rng.normal(size=s).astype(np.float32) for s in (shape, (shape[1], 1, *kernel)))
     program = gpu_program(weft.make_graph(all_directions(how, "fastest"), x, w), {})

@@ -145,7 +145,7 @@ def test_a_captured_graph_keeps_what_it_reads(measuring: Any, monkeypatch: pytes
     def work(parameters: np.ndarray = parameters) -> float:
         return float(parameters.sum())
 
-    captured = gpu_torch._Captured(work)
+    captured = gpu_torch.Captured(work)
     del work, parameters
     gc.collect()
     assert read() is not None

@@ -317,7 +317,7 @@ def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client,
     assert answer.json()["open"] == "/datasets/sent"
     (made,) = until(lambda: versions(web, "sent"))
     assert (made["images"], sorted(made["classes"])) == (12, ["blue", "green", "red"])
-    assert not (server.runs.parent / "datasets" / ".uploads" / name).exists()
+    until(lambda: not (server.runs.parent / "datasets" / ".uploads" / name).exists())
 
     wrong = web.post("/api/v1/datasets/sent/v1/changes", headers=HEADER, json={"remove": {"train": [99]}})
     assert wrong.status_code == 400

@@ -190,8 +190,8 @@ def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None
 
     >>> balanced([1, 1, 4, 2, 2], 3)
     [2, 3]
-    >>> balanced([1, 1, 4, 2, 2], 3, [True, False, True, False, True])
-    [1, 4]
+    >>> balanced([1, 1, 4, 2, 2], 3, [True, True, False, False, True])
+    [1, 3]
     """
     sums = list(accumulate(costs, initial=0.0))
     counts = list(accumulate(trained or [True] * len(costs), initial=0))
