@@ -164,6 +164,8 @@ def test_the_random_graphs_hold_every_op() -> None:
         for name, op in OPS.items()
         if op.infer.__module__.startswith("weft.") and not op.internal and op.kind != "collective"
     } - {
+        "bent_identity",  # those of the documentation, if its pages ran before in this process
+        "cube",
         "variable",
         "transfer",
         "tag",
