@@ -12,7 +12,7 @@ asks `sampled` for its cases, or `some` for a number of random trials:
 
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
-Programs that tests of files in ABOVE_THE_COMPILER compile are optimized by LLVM in `all` only.
+Programs that tests compile are optimized by LLVM in `all`, and in the files of OPTIMIZED.
 
 A test that is marked `slow` takes many seconds and checks once more, in another way, what quicker tests check too: only `all` takes it.
 
@@ -118,20 +118,18 @@ def is_left_out(path: Path) -> bool:
 
 def is_optimized(path: Path) -> bool:
     """Whether LLVM optimizes the programs that the tests of a file compile."""
-    return mode() == "all" or not path.stem.startswith(ABOVE_THE_COMPILER)
+    return mode() == "all" or path.stem in OPTIMIZED
 
 
-# Files whose subject is not the code that is compiled for CPUs, by the beginning of their names. Generating optimized code was a third of
-# their time; the code without optimization computes the same bits (test_unoptimized.py). make test-all optimizes here too.
-ABOVE_THE_COMPILER = (
-    "test_annotations", "test_array_api", "test_attention", "test_augment", "test_caffe", "test_checkpoint", "test_cli",
-    "test_compress", "test_cuda", "test_data_parallel", "test_docs", "test_doctor", "test_ensemble", "test_extend", "test_fit",
-    "test_fixed_point", "test_folds", "test_forecast", "test_full_disk", "test_generate", "test_gpu", "test_grad_where", "test_index",
-    "test_interpret", "test_label_kinds", "test_lazy", "test_losses", "test_masks", "test_metrics", "test_network_text",
-    "test_numpy_operands", "test_onnx", "test_optim", "test_pipeline", "test_plan", "test_published", "test_quantize", "test_random",
-    "test_ray_cluster", "test_recipes", "test_recurrent", "test_report", "test_runner", "test_saved", "test_scheduler",
-    "test_split_layers", "test_stopping", "test_studio", "test_sweep", "test_triton", "test_vmap", "test_zoo",
-)  # fmt: skip
+# Files whose subject is the code that is compiled for CPUs. All others compile without LLVM's optimizations, which were a third of their time:
+# that code computes the same bits (test_unoptimized.py), and make test-all optimizes everywhere.
+OPTIMIZED = {
+    "test_algorithms", "test_aot", "test_aot_c", "test_cache", "test_captured", "test_compile_growth", "test_compiler_random", "test_constants",
+    "test_control_native", "test_conv_plans", "test_convolutions", "test_cpu", "test_explain", "test_fuzz", "test_gemm", "test_int8",
+    "test_jit_agrees", "test_library", "test_long_sums", "test_maths", "test_nonfinite", "test_pooling_windows", "test_regressions",
+    "test_slice_update", "test_sparse", "test_special", "test_special_values", "test_sums", "test_thresholds", "test_top_k",
+    "test_training_step", "test_unoptimized",
+}  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.
 ONLY_IN_ALL = {"test_studio_postgresql"}

@@ -118,10 +118,10 @@ def test_defaults_of_options_are_those_of_the_settings() -> None:
 
 def test_an_executable_keeps_the_options_that_it_was_compiled_under() -> None:
     f = weft.jit(convolved, precision="bfloat16")
-    with knobs.set(threads=1, fast_math=1, conv_algorithm="GEMM"), weft.algorithms("DIRECT"):
+    with knobs.set(threads=1, fast_math=1, conv_algorithm="GEMM", optimize=0), weft.algorithms("DIRECT"):
         executable = run(f, X)[1]
     assert executable.options == CompileOptions(
-        "cpu", "bfloat16", threads=1, conv_algorithm="GEMM", block_conv_algorithm="DIRECT", fast_math=1
+        "cpu", "bfloat16", threads=1, conv_algorithm="GEMM", block_conv_algorithm="DIRECT", fast_math=1, optimize=0
     )
 
 
@@ -189,7 +189,8 @@ def by_assignment(name: str, value: Any, work: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("way", [in_block, by_assignment])
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_setting_that_changes_is_followed(name: str, way: Any) -> None:
-    with knobs.set(threads=1, conv_algorithm="WINOGRAD" if name == "winograd" else "DIRECT"):
+    start = {"conv_algorithm": "WINOGRAD"} if name == "winograd" else {"optimize": 1} if name == "optimize" else {}
+    with knobs.set(**{"threads": 1, "conv_algorithm": "DIRECT", **start}):
         function, traces = counting(convolved)
         f = weft.jit(function)
         before, first = told(f, X), run(f, X)[1]

@@ -258,7 +258,7 @@ def child_interrupt(threads: int) -> None:
     assert works(crew)
     for _ in range(3):
         frame = new_frame()
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt_after_barriers, args=(frame,)).start()
         with pytest.raises(KeyboardInterrupt):
             run(crew, "endless", frame)
         passed, answers = frame[0 : 2 * threads : 2], frame[1 : 2 * threads : 2]
@@ -267,6 +267,12 @@ def child_interrupt(threads: int) -> None:
         assert passed[0] > 10
         assert works(crew)
     print("fine")
+
+
+def interrupt_after_barriers(frame: Any) -> None:
+    while frame[0] <= 10:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_what_a_handler_raises_is_raised_by_run() -> None:
