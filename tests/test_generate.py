@@ -159,7 +159,7 @@ def test_tokens_instead_of_text() -> None:
     wanted = LETTERS.encode(generate(model, "ab", 9, seed=2)).tolist()
     for prompt in ([0, 1], np.array([0, 1]), weft.asarray([0, 1])):
         assert text.generate(model, prompt, max_new_tokens=9, seed=2) == wanted
-    assert text.generate(model, [[0, 1]], max_new_tokens=9, seed=2) == [wanted]
+    assert text.generate(model, [[0, 1]], LETTERS, max_new_tokens=9, seed=2) == [wanted]
     assert list(text.stream(model, [0, 1], max_new_tokens=9, seed=2)) == wanted[2:]
 
 
@@ -378,5 +378,7 @@ def test_what_is_wrong_is_said_before_the_first_piece() -> None:
         text.stream(Fixed(), ["a", "b"], LETTERS)
     with pytest.raises(UserError, match="a prompt that is a text requires a tokenizer"):
         text.stream(Fixed(), "a")
-    with pytest.raises(UserError, match="stop words require a tokenizer, got \\['b'\\] and none"):
-        text.stream(Fixed(), [0], stop="b")
+    with pytest.raises(UserError, match="stop words are for prompts that are texts, got \\['b'\\] for token ids"):
+        text.stream(Fixed(), [0], LETTERS, stop="b")
+    with pytest.raises(UserError, match="a prompt that is a text requires all others to be texts, too"):
+        text.generate(Fixed(), ["a", [0]], LETTERS)

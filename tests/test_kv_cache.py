@@ -140,6 +140,27 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         assert np.concatenate([prompts, *tokens], axis=1).tolist() == wanted
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": 0.9}, {"top_k": 4}, {"top_p": 0.7, "repetition_penalty": 1.4}, {"top_k": 6, "top_p": 0.8}],
+    ids=str,
+)
+def test_sampling_on_a_gpu(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The same tokens as on a CPU, for prompts of different lengths and beyond the context."""
+    pytest.importorskip("triton")
+    weft.seed(2)
+    model, prompts = zoo.gpt(11, context=16, features=16, heads=2, layers=1), [[1, 2, 3], [4]]
+    for tensor in model.named_parameters().values():
+        tensor.assign(tensor * 4.0)
+    wanted = text.generate(model, prompts, max_new_tokens=20, **settings)
+    values = {name: np.array(tensor.numpy()) for name, tensor in model.named_tensors().items()}
+    pytest.importorskip("fake_gpu").install(monkeypatch)
+    with weft.knobs.set(device="cuda", cache=str(tmp_path)):
+        model = zoo.gpt(11, context=16, features=16, heads=2, layers=1).load(values)
+        assert text.generate(model, prompts, max_new_tokens=20, **settings) == wanted
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------------
 
 

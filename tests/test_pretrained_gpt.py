@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from weft import text
+from weft import text, zoo
 from weft.errors import RunError, UserError
+from weft.jobs.weights import begin_from
 
 CONFIG: dict[str, Any] = {
     "model_type": "gpt2", "vocab_size": 23, "n_positions": 12, "n_embd": 16, "n_head": 4, "n_layer": 2, "layer_norm_epsilon": 1e-3,
@@ -86,6 +87,18 @@ def test_logits_and_greedy_text(prefix: str, tmp_path: Path) -> None:
     while len(written) < CONFIG["n_positions"]:
         written.append(int(gpt2(weights, CONFIG, written)[-1].argmax()))
     assert text.generate(model, tokens, max_new_tokens=5, temperature=0) == written
+
+
+def test_a_training_begins_with_published_weights(tmp_path: Path) -> None:
+    """weft train book.txt model=gpt weights=FILE: a network whose vocabulary has no default, too."""
+    weights = made_up(CONFIG)
+    model = zoo.gpt(23, context=12, features=16, heads=4, layers=2)
+    begun = begin_from(model, "gpt", str(folder(tmp_path / "gpt2", weights) / "model.safetensors"))
+    assert set(begun.names) == set(model.named_tensors())
+    np.testing.assert_array_equal(model.tokens.weight.numpy(), weights["wte.weight"])
+    np.testing.assert_array_equal(
+        model.blocks[1].attention.key.weight.numpy(), weights["h.1.attn.c_attn.weight"][:, 16:32].T
+    )
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def begin_from(model: nn.Module, network: str, text: str, runs: str | Path = "ru
         found, new_head = onnx.assign_in_order(model, start.place)
         model.load(found, strict=False)
         return Begun(list(found), new_head)
-    if not is_published(network, values):
+    if has_own_names or network not in NAMINGS:
         return Begun(transfer(model, values), [])
     loaded = load_published(model, network, values, new_head=True)
     return Begun(loaded.names, loaded.new_head, loaded.statistics)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from .sampling import NOT_A_NUMBER, Sampler, Sampling
 from .tokenizer import Tokenizer
 
 KEPT = 2  # decoders that stay with a network for the next texts
-Written = WrittenText | WrittenTokens
 
 
 def generate(
@@ -43,7 +43,7 @@ def generate(
     seed: int = 0,
     drop: int | None = None,
 ) -> Any:
-    """A prompt and its continuation: a text, or a list of token ids where there is no tokenizer. A list of prompts gives a list.
+    """A prompt and its continuation: of a text a text, of token ids a list of token ids. A list of prompts gives a list.
 
     Prompts of a list may differ in length; they are continued together. A `temperature` below 1 favours likely tokens, 0 is greedy
     decoding. `top_k`: only so many of the most likely tokens are sampled. `top_p`: only the most likely ones whose probabilities together
@@ -62,16 +62,14 @@ def generate(
     [8, 6]
     """
     how = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
-    prompts, is_single = _prompts(prompt, tokenizer)
-    stops, limit = Stops(stop, tokenizer), whole("generate", "max_new_tokens", max_new_tokens)
-    given = [prompt] if is_single else list(prompt)
-    found: list[Any] = [one if isinstance(one, str) else list(p) for one, p in zip(given, prompts, strict=True)]
-    for places in _together(model, prompts):
-        parts = _written(model, [prompts[i] for i in places], tokenizer, stops, how, limit, drop)
-        for pieces in parts():
+    asked = _read_prompts(prompt, tokenizer)
+    stops, limit = Stops(stop, tokenizer, asked.texts is not None), whole("generate", "max_new_tokens", max_new_tokens)
+    found: list[Any] = [list(ids) for ids in asked.prompts] if asked.texts is None else list(asked.texts)
+    for places in _together(model, asked.prompts):
+        for pieces in _written(model, asked.at(places), tokenizer, stops, how, limit, drop)():
             for i, piece in zip(places, pieces, strict=True):
                 found[i] = found[i] + piece
-    return found[0] if is_single else found
+    return found[0] if asked.is_single else found
 
 
 def stream(
@@ -88,7 +86,7 @@ def stream(
     seed: int = 0,
     drop: int | None = None,
 ) -> Iterator[Any]:
-    """What `generate` puts after one prompt, piece by piece: texts, or token ids where there is no tokenizer.
+    """What `generate` puts after one prompt, piece by piece: texts, or token ids.
 
     >>> from weft import text, zoo
     >>> model, letters = zoo.gpt(3, context=8, features=8, heads=2, layers=1), text.CharTokenizer("abc")
@@ -96,11 +94,12 @@ def stream(
     True
     """
     how = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
-    prompts, is_single = _prompts(prompt, tokenizer)
-    if not is_single:
-        raise UserError("stream", f"one prompt is required, got a list of {len(prompts)}. Use generate for several.")
-    stops, limit = Stops(stop, tokenizer), whole("generate", "max_new_tokens", max_new_tokens)
-    parts = _written(model, prompts, tokenizer, stops, how, limit, drop)
+    asked = _read_prompts(prompt, tokenizer)
+    if not asked.is_single:
+        count = len(asked.prompts)
+        raise UserError("stream", f"one prompt is required, got a list of {count}. Use generate for several.")
+    stops, limit = Stops(stop, tokenizer, asked.texts is not None), whole("generate", "max_new_tokens", max_new_tokens)
+    parts = _written(model, asked, tokenizer, stops, how, limit, drop)
 
     def pieces() -> Iterator[Any]:
         for [piece] in parts():
@@ -115,31 +114,43 @@ def stream(
 # --- prompts ----------------------------------------------------------------------------------------------------------------
 
 
-def _prompts(prompt: Any, tokenizer: Tokenizer | None) -> tuple[list[list[int]], bool]:
-    """The token ids of each prompt, and whether there is just one that is not in a list."""
-    if isinstance(prompt, Tensor):
-        prompt = prompt.numpy()
-    if isinstance(prompt, np.ndarray):
-        prompt = prompt.tolist()
-    if isinstance(prompt, str):
-        return [_ids(prompt, tokenizer)], True
-    try:
-        several = list(prompt)
-    except TypeError:
-        raise UserError("generate", f"a text or token ids are required, got {type(prompt).__name__}.") from None
-    if several and all(isinstance(one, int | np.integer) for one in several):
-        return [_ids(several, tokenizer)], True
+@dataclass(frozen=True)
+class _Prompts:
+    """The token ids of each prompt, their texts if they are texts, and whether there is just one that is not in a list."""
+
+    prompts: Sequence[list[int]]
+    texts: Sequence[str] | None
+    is_single: bool
+
+    def at(self, places: Sequence[int]) -> _Prompts:
+        """Some of them."""
+        texts = None if self.texts is None else [self.texts[i] for i in places]
+        return _Prompts([self.prompts[i] for i in places], texts, self.is_single)
+
+
+def _read_prompts(prompt: Any, tokenizer: Tokenizer | None) -> _Prompts:
+    prompt = prompt.numpy() if isinstance(prompt, Tensor) else prompt
+    prompt = prompt.tolist() if isinstance(prompt, np.ndarray) else prompt
+    is_text = isinstance(prompt, str)
+    if not is_text and not isinstance(prompt, Iterable):
+        raise UserError("generate", f"a text or token ids are required, got {type(prompt).__name__}.")
+    several = [prompt] if is_text else list(prompt)
     if not several:
         raise UserError("generate", "the prompt is empty. Give at least one token to continue from.")
-    return [_ids(one, tokenizer) for one in several], False
+    is_ids = all(isinstance(one, int | np.integer) for one in several)
+    several = [several] if is_ids else several
+    texts = [one for one in several if isinstance(one, str)]
+    if texts and (tokenizer is None or len(texts) < len(several)):
+        problem = "a tokenizer" if tokenizer is None else "all others to be texts, too"
+        raise UserError("generate", f"a prompt that is a text requires {problem}.")
+    return _Prompts([_ids(one, tokenizer) for one in several], texts or None, is_text or is_ids)
 
 
 def _ids(prompt: Any, tokenizer: Tokenizer | None) -> list[int]:
-    if isinstance(prompt, str) and tokenizer is None:
-        raise UserError("generate", "a prompt that is a text requires a tokenizer.")
-    if isinstance(prompt, Tensor):
-        prompt = prompt.numpy()
-    found = tokenizer.encode(prompt) if isinstance(prompt, str) and tokenizer is not None else np.asarray(prompt)
+    if isinstance(prompt, str) and tokenizer is not None:
+        found = tokenizer.encode(prompt)
+    else:
+        found = np.asarray(prompt.numpy() if isinstance(prompt, Tensor) else prompt)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UserError("generate", f"a text or token ids are required, got {prompt!r}.")
     if not found.size:
@@ -160,19 +171,25 @@ def _together(model: Module, prompts: Sequence[Sequence[int]]) -> Iterator[list[
 
 
 def _written(
-    model: Module, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer | None, stops: Stops, how: Sampling, limit: int,
+    model: Module,
+    asked: _Prompts,
+    tokenizer: Tokenizer | None,
+    stops: Stops,
+    how: Sampling,
+    limit: int,
     drop: int | None,
-) -> Callable[[], Iterator[list[Any]]]:  # fmt: skip
+) -> Callable[[], Iterator[list[Any]]]:
     """Check everything; then a function that writes: for every step, the piece that each prompt gets."""
-    vocabulary, context = _sizes(model, prompts, tokenizer)
+    vocabulary, context = _sizes(model, asked.prompts, tokenizer)
     window = _Window(context, drop)
 
     def run() -> Iterator[list[Any]]:
-        texts: list[Written] = [
-            WrittenTokens(stops) if tokenizer is None else WrittenText(tokenizer, p, stops) for p in prompts
+        texts: list[WrittenText | WrittenTokens] = [
+            WrittenTokens(stops) if tokenizer is None or asked.texts is None else WrittenText(tokenizer, ids, stops)
+            for ids in asked.prompts
         ]
         with _evaluating(model):
-            for tokens in _tokens(model, prompts, how, limit, window, vocabulary):
+            for tokens in _tokens(model, asked.prompts, how, limit, window, vocabulary):
                 yield [text.add(token) for text, token in zip(texts, tokens, strict=True)]
                 if all(text.has_ended for text in texts):
                     return
@@ -287,9 +304,13 @@ def _decoder(
         decoder = _new_decoder(model, Sampler(how.kind, len(rows), vocabulary), needed, window, ragged)
     try:
         yield decoder
-    except GeneratorExit:
-        kept.append((key, decoder))
+    except GeneratorExit:  # nobody reads any further
+        _keep(kept, key, decoder)
         raise
+    _keep(kept, key, decoder)
+
+
+def _keep(kept: _KeptDecoders, key: Any, decoder: Decoder) -> None:
     kept.append((key, decoder))
     del kept[:-KEPT]
 

@@ -13,14 +13,14 @@ CONTEXT = 8  # tokens before the first one that its text may depend on
 class Stops:
     """Where a text ends: at tokens, or at words, which are not part of it."""
 
-    def __init__(self, given: str | int | Iterable[str | int], tokenizer: Tokenizer | None) -> None:
+    def __init__(self, given: str | int | Iterable[str | int], tokenizer: Tokenizer | None, of_texts: bool) -> None:
         several = [given] if isinstance(given, str | int) else list(given)
         self.tokens = {one for one in several if isinstance(one, int)}
         self.words = [one for one in several if isinstance(one, str)]
         if len(self.tokens) + len(self.words) < len(set(several)) or "" in self.words:
             raise UserError("generate", f"stop must be words or token ids, got {given!r}.")
-        if self.words and tokenizer is None:
-            raise UserError("generate", f"stop words require a tokenizer, got {self.words!r} and none.")
+        if self.words and not of_texts:
+            raise UserError("generate", f"stop words are for prompts that are texts, got {self.words!r} for token ids.")
         if tokenizer is not None and tokenizer.end is not None:
             self.tokens.add(tokenizer.end)
 
