@@ -151,7 +151,7 @@ def test_mpi_gives_the_bits_of_the_tree(size, shape, dtype):
             assert np.array_equal(found.astype(np.float64), wanted[rank][number]), (op, rank)
 
 
-@pytest.mark.parametrize(("size", "near"), [(4, 2), (6, 2), (8, 4), (3, 3), (4, 4)])
+@pytest.mark.parametrize(("size", "near"), [(4, 2), (6, 2), (3, 3), pytest.param(8, 4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("shape", "dtype"), [((5,), "float32"), ((3, 50001), "float32"), ((7000,), "float64")])
 def test_machines_sum_in_their_memory_first_and_give_the_bits_of_the_tree(size, near, shape, dtype):
     xs = [collectives.values(r, shape, dtype) for r in range(size)]
@@ -202,7 +202,9 @@ def test_users_without_mpi_are_told_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="mpi4py is not installed")
-@pytest.mark.parametrize(("engine", "size", "near"), [("mpi", 2, 0), ("auto", 2, 0), ("mpi", 4, 2)])
+@pytest.mark.parametrize(
+    ("engine", "size", "near"), [("mpi", 2, 0), ("auto", 2, 0), pytest.param("mpi", 4, 2, marks=pytest.mark.slow)]
+)
 def test_collectives_run_under_mpiexec(engine, size, near):
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     tests = Path(__file__).parent

@@ -57,6 +57,8 @@ def chosen_split(job_of: Callable[[], Job], recorder: Recorder) -> ChosenSplit:
 
 
 def _choose(job: Job, recorder: Recorder) -> ParallelChoice:
+    if job.settings["batch"] == "auto":
+        raise UserError("weft train", "a batch size is required with parallel=auto, got batch=auto.")
     return choose_parallel(
         job.model(), job.loaders()[0], job.plan(), world().size if world().size > 1 else None, refused=[*refused_axes(job.settings)],
         tell=lambda text: recorder.show("activity", text=text),

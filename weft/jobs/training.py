@@ -21,6 +21,7 @@ from ..runtime import device as find_device
 from ..signals import Terminated
 from ..text.generate import generate
 from ..train import RunFolder
+from ..train.ranks import least_of_all
 from ..train.results import evaluated, write_results, write_text
 from ..train.task import is_better
 from ..train.watch import Now
@@ -280,7 +281,7 @@ def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
     plan = job.plan()
     if job.settings["batch"] == "auto":
         recorder.show("activity", text="finding a batch size")
-        job.settings["batch"] = training.find_batch(model, job.train, plan)
+        job.settings["batch"] = least_of_all(training.find_batch(model, job.train, plan))
         recorder.log(f"batch={job.settings['batch']} was chosen: it suits the data and fits in memory")
     if job.settings["rate"] == "auto":
         recorder.show("activity", text="finding a learning rate")

@@ -100,11 +100,11 @@ def _against_one_process(made: ScalingPlan, seconds: float, cores: int) -> Paral
     one, several = made.best(1), [made.best(n) for n in made.ranks if n > 1]
     alone = f"one process with {counted(cores, 'thread')} takes {duration(seconds)} a step, measured"
     if not several:
-        return ParallelChoice(ParallelSizes(), 0, f"there is nothing to share: {alone}")
+        return ParallelChoice(ParallelSizes(), 0, f"{alone}, and there is nobody to share it with")
     best = min(several, key=lambda row: (not made.fits(row), row.seconds))
-    compared = f"{alone}; {best.split} {duration(best.seconds)}, predicted"
+    compared = f"{alone}, and {best.split} {duration(best.seconds)}, predicted"
     if seconds <= best.seconds and made.fits(one):
-        return ParallelChoice(ParallelSizes(), 0, f"one process is best. {compared}")
+        return ParallelChoice(ParallelSizes(), 0, compared)
     shown = replace(made, limits={n: limit for n, limit in made.limits.items() if n <= best.split.ranks})
     return _chosen(made, best.split.ranks, f"{compared}\n{explanation(shown)}")
 

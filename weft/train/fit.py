@@ -34,7 +34,7 @@ from .forecast import output_types
 from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
-from .ranks import Ranks, refused_axes
+from .ranks import Ranks, least_of_all, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training
 from .steps import Steps
@@ -119,6 +119,8 @@ def fit(
     _check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
     if parallel == AUTO:
+        if batch == "auto":
+            raise UserError("fit", 'a batch size is required with parallel="auto", got batch="auto".')
         choice = _automatic(model, data, plan, _number_of(batch), seed, [*refused], on_split)
         parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
     ranks = Ranks.of(parallel, micro_batches)
@@ -129,15 +131,15 @@ def fit(
         run = _opened(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
         if batch == "auto":
-            batch = find_batch(model, data, plan)
+            batch = least_of_all(find_batch(model, data, plan))
         train, validation = loaders(data, validation, _number_of(batch), seed)
-        train = ranks.shard(train)
         if fast_dev_run or overfit:
             train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
             validation = (
                 None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
             )
             epochs = 1 if fast_dev_run else epochs
+        train = ranks.shard(train)
         training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
         if last is not None and last.exists():
             training.load(last)

@@ -96,5 +96,5 @@ def _refused(sizes: ParallelSizes, why: str) -> UserError:
 
 def _text(choice: SplitChoice) -> str:
     whole = [layer.path for layer in choice.layers if layer.how == WHOLE]
-    left = f"\n{listed(whole)}: computed whole by each process, because it has no equal parts" if whole else ""
+    left = f"\ncomputed whole by each process, for want of equal parts: {listed(whole)}" if whole else ""
     return f"layers are split between {choice.ranks} processes, by a model of what each choice costs:\n{choice}{left}"

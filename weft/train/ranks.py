@@ -44,7 +44,7 @@ class Ranks:
             )
         self.micro_batches = micro_batches or self.size
         places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
-        self.rank, self.stage, _ = places
+        self.rank = places[0]
         self.leads = not any(places)  # whether this process writes files
         self._interval, self._since, self._last = 1, 0, time.monotonic()
 
@@ -68,12 +68,12 @@ class Ranks:
 
     def shard(self, loader: Any) -> Any:
         """The loader with this process's micro-batches of every batch."""
-        if self.sizes.pipeline > 1:
-            self.micro_batches = self.size * self._per_pipeline(loader.batch)
-        if self.micro_batches == 1:
+        if self.micro_batches == self.processes == 1:
             return loader
         if not isinstance(loader, Loader):
-            raise UserError("fit", "micro-batches require a weft.data.Loader of training data.")
+            raise UserError("fit", "several processes or micro-batches require a weft.data.Loader of training data.")
+        if self.sizes.pipeline > 1:
+            self.micro_batches = self.size * self._per_pipeline(loader.batch)
         count = self.accumulate
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
@@ -163,6 +163,15 @@ class Ranks:
         self._interval = max(1, min(1000, int(AGREE_SECONDS / max(longest, 1e-6))))
         self._since, self._last = 0, moment
         return tuple(found)
+
+
+def least_of_all(number: int) -> int:
+    """The least number of any process that was started together with this one, all of which come here."""
+    size = world().size
+    if size == 1:
+        return number
+    mesh = ParallelSizes(data=size).mesh()
+    return int(run_collective("all_reduce", np.asarray(number), DATA, mesh.axes, "min", "summed"))
 
 
 def refused_axes(settings: Mapping[str, Any]) -> dict[str, list[str]]:
