@@ -97,3 +97,38 @@ def test_batch_norm_reads_and_writes_memory_in_order(channels: int) -> None:
             images = [s for s in phase.steps if s.kind == "load" and s.node.shape == (20, 32, 32, channels)]
             assert along is not None or not images
             assert all(s.indices[0].coefficient(along) in (0, 1) for s in images)
+
+
+def _moments(x: Any) -> tuple[Any, Any]:
+    axes = (0, 1, 2)
+    return x.mean(axis=axes), x.var(axis=axes)
+
+
+def _kernels_that_read(shape: tuple[int, ...]) -> int:
+    graph = weft.make_graph(_moments, weft.zeros(shape))
+    [x] = graph.inputs
+    return sum(x in k.reads for k in fuse(applied(graph)).kernels)
+
+
+@pytest.mark.parametrize("shape", [(20, 32, 32, 24), (3, 64, 64, 7), (2, 300, 200, 8)], ids=str)
+def test_mean_and_variance_read_memory_once(shape: tuple[int, ...]) -> None:
+    assert _kernels_that_read(shape) == 1
+    rng = np.random.default_rng(0)
+    # Far from 0, and parts far from each other: the variance is that between the parts.
+    for x in (
+        1e3 + rng.standard_normal(shape),
+        rng.standard_normal(shape) + 50.0 * rng.standard_normal((*shape[:2], 1, 1)),
+    ):
+        given = x.astype(np.float32)
+        mean, var = (m.numpy() for m in weft.jit(_moments)(weft.asarray(given)))
+        np.testing.assert_allclose(mean, given.mean(axis=(0, 1, 2), dtype=np.float64), rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(var, given.astype(np.float64).var(axis=(0, 1, 2)), rtol=3e-6)
+
+
+def test_infinities_in_statistics_are_seen() -> None:
+    x = np.ones((20, 32, 32, 8), np.float32)
+    x[3, 4, 5, 2], x[7, 0, 0, 6] = np.inf, np.nan
+    mean, var = (m.numpy() for m in weft.jit(_moments)(weft.asarray(x)))
+    assert np.isinf(mean[2])
+    assert np.isnan([var[2], mean[6], var[6]]).all()
+    np.testing.assert_array_equal(np.delete(var, [2, 6]), np.zeros(6))

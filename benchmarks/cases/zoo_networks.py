@@ -82,9 +82,10 @@ def networks(batch: int | None = None) -> Iterator[ZooNetwork]:
         yield _of_zoo(name, facts, batch)
     yield from _others(batch)
     for seed in range(RANDOM):
-        _, shape = random_network(seed)
+        network, shape = random_network(seed)
+        count = batch or min(shape[0], max(1, int(MACS / nn.summary(network, (1, *shape[1:])).macs)))
         make: Callable[[], nn.Module] = partial(_random, seed)
-        yield ZooNetwork("random", f"random {seed}", make, (batch or shape[0], *shape[1:]), 5)
+        yield ZooNetwork("random", f"random {seed}", make, (count, *shape[1:]), 5)
 
 
 def _random(seed: int) -> nn.Module:

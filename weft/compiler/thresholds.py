@@ -31,6 +31,7 @@ class Thresholds:
     # Long reductions, cut for threads
     long_reduction: int = _at(4096, 16)  # elements for each result
     reduction_pieces: int = _at(64, 4)  # that such a reduction is cut in
+    piece_bytes: int = _at(256 << 10, 64)  # of a piece that stays in a cache
     even_pieces: int = _at(16, 3)  # fewer even ones than these, and the cut is uneven
     # Fusion
     recompute_limit: int = _at(10, 1)  # cost of a value that is computed again in another kernel rather than stored

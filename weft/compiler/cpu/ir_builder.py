@@ -203,6 +203,13 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         element = element_of(value.type)
         self.store(value, self.at(pointer, index, element), align=_size(element))
 
+    def write_masked(self, value: Value, pointer: Value, index: Int, mask: Value) -> None:
+        """Write the elements of a vector whose lanes are set in the mask."""
+        element = element_of(value.type)
+        place = self.gep(pointer, [self.i64(index)], source_etype=element)  # not inbounds: all lanes may be off
+        align = ir.Constant(I32, _size(element))
+        self.intrinsic("masked.store", value, place, align, mask, types=[value.type, PTR], result=VOID)
+
     def prefetch(self, pointer: Value, index: Int, element: ir.Type) -> None:
         """Prefetch pointer[index]; the address need not be valid."""
         place = self.gep(pointer, [self.i64(index)], source_etype=element)

@@ -17,7 +17,7 @@ from ...graph.node import CONST, OPS, Node, Op, constant, make
 from ...graph.rewrite import Fuel, Rule, rewrite, rule
 from ..thresholds import thresholds
 from .graph_builders import const_value
-from .long_reductions import long_reduction
+from .long_reductions import long_reduction, moments_of_pieces
 from .products_and_masks import masks_from_results, transposed_products
 from .scatters import one_hot, pooling_gradient, scatter_into_sum, separate_windows
 from .sum_identities import centred_sum, one_hot_sum, scaled_sum
@@ -39,7 +39,7 @@ def refine(graph: Graph, fuel: int | None = None, split_sums: bool = True, fast_
 
     `split_sums`: long reductions are done in two steps, so that threads share them.
     """
-    late = LATE_RULES if split_sums else [r for r in LATE_RULES if r is not long_reduction]
+    late = [*SPLIT_RULES, *LATE_RULES] if split_sums else LATE_RULES
     return rewrite(graph, [*_rules(fast_math), *late], fuel)
 
 
@@ -55,6 +55,23 @@ def _rules(fast_math: bool) -> Sequence[Rule]:
 def derivative_markers(node: Node) -> Node | None:
     """Ops that only concern derivatives: the graph is differentiated already."""
     return node.inputs[0]
+
+
+@rule("permute")
+def permuted_before_expand(node: Node) -> Node | None:
+    """A value is permuted before it is spread along axes, not after: a value for each channel is mostly only reshaped."""
+    spread = node.inputs[0]
+    if spread.op.name != "expand":
+        return None
+    small, order = spread.inputs[0], node.param("axes")
+    shape = (1,) * (len(spread.shape) - len(small.shape)) + small.shape
+    target = tuple(shape[a] for a in order)
+    if small.shape != shape:
+        small = make(OPS["reshape"], (small,), (shape,))
+    wide = [a for a in order if shape[a] != 1]
+    moved = make(OPS["permute"], (small,), (order,)) if wide != sorted(wide) else None
+    small = moved or (small if small.shape == target else make(OPS["reshape"], (small,), (target,)))
+    return make(OPS["expand"], (small,), (node.shape,), node.source)
 
 
 @rule("cast")
@@ -221,4 +238,5 @@ RULES: tuple[Rule, ...] = (
     scatter_into_sum,
     scaled_sum,
 )
-LATE_RULES: tuple[Rule, ...] = (separate_windows, long_reduction, round_after_reshape, concat_in_groups)
+LATE_RULES: tuple[Rule, ...] = (separate_windows, round_after_reshape, concat_in_groups)
+SPLIT_RULES: tuple[Rule, ...] = (permuted_before_expand, moments_of_pieces, long_reduction)  # for CPUs

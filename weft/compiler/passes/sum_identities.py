@@ -9,7 +9,7 @@ So this algebra is applied only with the option `fast_math`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import isfinite, prod
@@ -150,7 +150,7 @@ def _beside(factor: Node, total: Node) -> Node:
     if factor.op is CONST:
         return constant(const_value(factor), total.dtype, total.shape)
     sizes = [_size_before(factor, axis) for axis in range(len(factor.shape)) if axis not in total.param("axes")]
-    inner = _unshaped(factor.inputs[0])
+    inner = unshaped(factor.inputs[0])
     column = inner if inner.shape == tuple(sizes) else make(OPS["reshape"], (inner,), (tuple(sizes),))
     return column if column.shape == total.shape else make(OPS["expand"], (column,), (total.shape,))
 
@@ -191,20 +191,25 @@ def _size_before(expanded: Node, axis: int) -> int:
 
 def _is_mean(node: Node, x: Node, axes: frozenset[int]) -> bool:
     """Whether each element is the mean of x over the axes, at its place."""
-    if node.op.name != "expand":
+    if not is_spread(node, x.shape, axes):
         return False
-    for axis, size in enumerate(x.shape):
-        if _size_before(node, axis) != (1 if axis in axes else size):
-            return False
-    quotient = _unshaped(node.inputs[0])
+    quotient = unshaped(node.inputs[0])
     if quotient.op.name != "div" or quotient.inputs[1].op is not CONST:
         return False
-    total, count = _unshaped(quotient.inputs[0]), const_value(quotient.inputs[1])
+    total, count = unshaped(quotient.inputs[0]), const_value(quotient.inputs[1])
     same = total.op.name == "sum" and total.inputs[0] is x and frozenset(total.param("axes")) == axes
     return same and count == prod(x.shape[a] for a in axes)
 
 
-def _unshaped(node: Node) -> Node:
+def is_spread(node: Node, shape: Sequence[int], axes: Collection[int]) -> bool:
+    """Whether a value of this shape without some axes is spread along them."""
+    if node.op.name != "expand":
+        return False
+    return all(_size_before(node, axis) == (1 if axis in axes else size) for axis, size in enumerate(shape))
+
+
+def unshaped(node: Node) -> Node:
+    """What a node is a reshape of."""
     while node.op.name == "reshape":
         node = node.inputs[0]
     return node

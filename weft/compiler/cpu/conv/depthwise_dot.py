@@ -173,14 +173,14 @@ class _Sweep:
         for i in range(PIXELS):
             for j, letter in enumerate("zyx"):
                 kernel, dilation, inside = (getattr(a, f"{letter}_{word}") for word in ("kernel", "dilation", "inside"))
-                begin = code.read(pixels, 4 * i + j, I64)
+                begin = code.read(pixels, j * PIXELS + i, I64)
                 end = code.plus(begin, code.mul(code.plus(kernel, -1), dilation))
                 checks += [below(code, begin, inside), below(code, end, inside)]
         return all_of(code, *checks)
 
     def _near(self, pixels: Value) -> Pointer:
         code = self.code
-        begins = [code.gep(self.a.x, [code.read(pixels, 4 * i + 3, I64)], source_etype=I8) for i in range(PIXELS)]
+        begins = [code.gep(self.a.x, [code.read(pixels, 3 * PIXELS + i, I64)], source_etype=I8) for i in range(PIXELS)]
         return lambda tap, i: code.at(begins[i], code.read(self.offsets, tap, I64), I8)
 
     def _recorded(self) -> Pointer:

@@ -22,7 +22,7 @@ from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, row
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
 from ..library import library
 from ..target import CpuTarget, current_target
-from .function_builder import Signature, all_of, call_epilogue, numbers, split
+from .function_builder import Signature, call_epilogue, copy, numbers, split
 from .shape import SWEEP_WORDS
 from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare
 
@@ -211,22 +211,39 @@ class _Direct:
         pitch = code.mul(a.groups, a.outputs)
         corner = code.at(a.y, code.plus(code.mul(group, a.outputs), column), F32)
         some = code.minimum(self.width, code.sub(a.column_end, column))
-        full = [code.icmp_signed("==", value, code.i64(n)) for value, n in ((some, self.width), (valid, tile.rows))]
-        with code.if_else(all_of(code, *full)) as (then, otherwise):
-            with then:
-                for i in range(tile.rows):
-                    row = code.mul(code.read(record, HEAD + i, I64), pitch)
-                    for v in range(tile.vectors):
-                        code.write(values[i * tile.vectors + v], corner, code.plus(row, v * self.lanes))
+        whole = code.icmp_signed("==", some, code.i64(self.width))
+        every = code.icmp_signed("==", valid, code.i64(tile.rows))
+        with code.if_else(every) as (then, otherwise):
+            with then, code.if_else(whole) as (wide, narrow):
+                with wide:
+                    self._store_rows(values, record, corner, pitch, None)
+                with narrow:
+                    self._store_rows(values, record, corner, pitch, some)
             with otherwise:
                 aside = numbers(code, tile.rows * self.width, F32)
                 for i, value in enumerate(values):
                     code.write(value, aside, i * self.lanes)
                 with code.loop(0, valid) as i:
                     row = code.mul(code.read(record, code.plus(i, HEAD), I64), pitch)
-                    with code.loop(0, some) as c:
-                        number = code.read(aside, code.plus(code.times(i, self.width), c), F32)
-                        code.write(number, corner, code.plus(row, c))
+                    copy(code, code.at(aside, code.times(i, self.width), F32), code.at(corner, row, F32), some)
+
+    def _store_rows(self, values: list[Value], record: Value, corner: Value, pitch: Value, some: Value | None) -> None:
+        """Store all rows of a tile, or the first columns of them: under masks."""
+        code, tile = self.code, self.tile
+        masks: list[Value] = []
+        if some is not None:
+            kind = vector(I64, self.lanes)
+            columns = ir.Constant(kind, [ir.Constant(I64, k) for k in range(self.lanes)])
+            for v in range(tile.vectors):
+                masks.append(code.icmp_signed("<", columns, code.splat(code.plus(some, -v * self.lanes), self.lanes)))
+        for i in range(tile.rows):
+            row = code.mul(code.read(record, HEAD + i, I64), pitch)
+            for v in range(tile.vectors):
+                value, place = values[i * tile.vectors + v], code.plus(row, v * self.lanes)
+                if masks:
+                    code.write_masked(value, corner, place, masks[v])
+                else:
+                    code.write(value, corner, place)
 
     def _finished(
         self,

@@ -26,7 +26,8 @@ from .shape import Sweep, whole_lines
 from .sweep_plan import SweepOperands, blocks, pack_phases, packing, sweep_cycles
 
 _PIXELS, _CHANNELS = (4, 3, 2, 1), (4, 6, 8, 12)  # vectors of pixels, and output channels, of a tile
-_SEARCH, _EDGES = 70.0, 90.0  # cycles of a pixel in the other sweeps that their estimate omits; more with padding
+# Cycles of a pixel in the other sweeps that their estimate omits, more with padding: times the 64-bit lanes of a vector, which are located together.
+_SEARCH, _EDGES = 140.0, 180.0
 _STORE = 1.5  # cycles to write an element of a tile, whose pixels lie apart, or one of a plane
 _CLEARLY = 0.8  # of the estimated time of others: estimates are rough
 _STRIPS = 4  # of rows, for each thread
@@ -52,7 +53,8 @@ def by_rows(sweep: Sweep, target: CpuTarget) -> bool:
     """Whether this algorithm is estimated to be faster for a sweep."""
     if not can_by_rows(sweep):
         return False
-    others = sweep_cycles(sweep, target) + (_SEARCH + _EDGES * any(_before(sweep))) * sweep.pixels
+    search = (_SEARCH + _EDGES * any(_before(sweep))) / target.lanes(64)
+    others = sweep_cycles(sweep, target) + search * sweep.pixels
     return _cycles(sweep, _tile(sweep, target), target) < _CLEARLY * others
 
 

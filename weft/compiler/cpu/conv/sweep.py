@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..ir_builder import F32, I64, PTR, Code, Value
+from ..ir_builder import F32, I1, I64, PTR, Code, Value, constant, lanes_of, vector
 from .function_builder import all_of, below, copy, numbers, split
 
 HEAD = 2  # a record's first words: segments, length
@@ -92,6 +92,17 @@ def axis_phase(code: Code, a: SimpleNamespace, letter: str, r: Value) -> AxisPha
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class SeveralPixels:
+    """Some pixels one after the other, as vectors: as `PixelCursor.take` gives one."""
+
+    exist: Value  # whether there are so many; if not, the others mean nothing
+    coordinates: list[Value]
+    base: Value
+    out: Value
+    last: list[Value]  # batch, z, y and x of the last one, as numbers
+
+
 class PixelCursor:
     """Iterates over the pixels of a phase, from a given one on."""
 
@@ -121,6 +132,42 @@ class PixelCursor:
             source = code.plus(code.mul(source, axis.inside), coordinates[-1])
             out = code.plus(code.mul(out, axis.outside), axis.first_out, code.mul(i, axis.phases))
         return coordinates, code.plus(code.mul(source, self.channels), self.group_offset), out
+
+    def several(self, count: int) -> SeveralPixels:
+        """The next pixels as vectors: they exist if they end in the line in which they begin, or in the next one."""
+        code, p = self.code, self.phase
+        kind = vector(I64, count)
+        numbering = ir.Constant(kind, [ir.Constant(I64, i) for i in range(count)])
+        n, z, y, x = (code.splat(code.read(self.place, i, I64), count) for i in range(4))
+        x = code.add(x, numbering)
+        carry = code.icmp_signed(">=", x, code.splat(p.x.pixels, count))
+        x = code.sub(x, code.select(carry, code.splat(p.x.pixels, count), constant(kind, 0)))
+        indices = [x]
+        for value, axis in ((y, p.y), (z, p.z)):
+            more = code.add(value, code.zext(carry, kind))
+            carry = code.icmp_signed(">=", more, code.splat(axis.pixels, count))
+            indices.insert(0, code.select(carry, constant(kind, 0), more))
+        n = code.add(n, code.zext(carry, kind))
+        source, out, coordinates = n, n, []
+        for axis, i in zip((p.z, p.y, p.x), indices, strict=True):
+            step, inside, outside, phases = (
+                code.splat(value, count) for value in (axis.step, axis.inside, axis.outside, axis.phases)
+            )
+            coordinates.append(code.add(code.splat(axis.first_in, count), code.mul(i, step)))
+            source = code.add(code.mul(source, inside), coordinates[-1])
+            out = code.add(code.mul(out, outside), code.add(code.splat(axis.first_out, count), code.mul(i, phases)))
+        base = code.add(code.mul(source, code.splat(self.channels, count)), code.splat(self.group_offset, count))
+        exist = code.and_(
+            code.icmp_signed(">=", p.x.pixels, code.i64(count)),
+            code.icmp_signed("<", code.lane(n, count - 1), self.a.batch),
+        )
+        last = [code.lane(value, count - 1) for value in (n, *indices)]
+        return SeveralPixels(exist, coordinates, base, out, last)
+
+    def skip(self, several: SeveralPixels) -> None:
+        """Go on behind some pixels."""
+        for i, value in enumerate(self._next(*several.last)):
+            self.code.write(value, self.place, i)
 
     def _next(self, n: Value, z: Value, y: Value, x: Value) -> list[Value]:
         code, p = self.code, self.phase
@@ -182,12 +229,31 @@ def take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixels
     def note(i: Value, so_far: list[Value]) -> list[Value]:
         (z, y, x), base, out = walk.take()
         for j, value in enumerate((z, y, x, base)):
-            code.write(value, pixels, code.plus(code.times(i, 4), j))
+            code.write(value, pixels, code.plus(i, j * count))
         code.write(out, record, code.plus(i, HEAD))
         return [all_of(code, so_far[0], below(code, x, axis.inside), below(code, code.plus(x, extent), axis.inside))]
 
-    merged: Value = code.loop_carrying(0, count, [side_by_side], note)[0]
-    return merged
+    contiguous = code.variable(I1)
+    code.store(side_by_side, contiguous)
+    together = walk.several(count)
+    with code.if_else(together.exist) as (then, otherwise):
+        with then:
+            for j, value in enumerate((*together.coordinates, together.base)):
+                code.write(value, pixels, j * count)
+            code.write(together.out, record, HEAD)
+            x = together.coordinates[2]
+            inside = (_below(code, x, axis.inside), _below(code, code.add(x, code.splat(extent, count)), axis.inside))
+            every = code.intrinsic("vector.reduce.and", code.and_(*inside), types=[inside[0].type], result=I1)
+            code.store(code.and_(side_by_side, every), contiguous)
+            walk.skip(together)
+        with otherwise:
+            code.store(code.loop_carrying(0, count, [side_by_side], note)[0], contiguous)
+    return code.load(contiguous, typ=I1)
+
+
+def _below(code: Code, values: Value, limit: Value) -> Value:
+    """0 <= value < limit, for each of several."""
+    return code.icmp_unsigned("<", values, code.splat(limit, lanes_of(values.type)))
 
 
 def _segment(
@@ -195,27 +261,22 @@ def _segment(
     segment: Value, source: Value, zeros: Value, element: ir.Type,
 ) -> Value:  # fmt: skip
     """Write the pointers of one segment; whether any of them is not padding."""
-    phase = walk.phase
-    dz, dy, dx = (code.mul(t, axis.move) for t, axis in zip(tap, (phase.z, phase.y, phase.x), strict=True))
-    offset = code.plus(code.mul(code.plus(code.mul(dz, phase.y.inside), dy), phase.x.inside), dx)
+    phase, kind = walk.phase, vector(I64, count)
+    moves = [code.mul(t, axis.move) for t, axis in zip(tap, (phase.z, phase.y, phase.x), strict=True)]
+    offset = code.plus(code.mul(code.plus(code.mul(moves[0], phase.y.inside), moves[1]), phase.x.inside), moves[2])
     offset = code.mul(offset, walk.channels)
-
-    def point(i: Value, so_far: list[Value]) -> list[Value]:
-        z, y, x, base = (code.read(pixels, code.plus(code.times(i, 4), j), I64) for j in range(4))
-        there = all_of(
-            code,
-            below(code, code.plus(z, dz), phase.z.inside),
-            below(code, code.plus(y, dy), phase.y.inside),
-            code.or_(merged, below(code, code.plus(x, dx), phase.x.inside)),
-        )
-        # Not inbounds: the address of a pixel in the padding is never used.
-        place = code.gep(source, [code.plus(base, offset)], source_etype=element)
-        code.write(code.select(there, place, zeros), segment, code.plus(i, 1))
-        return [code.or_(so_far[0], there)]
-
-    none = code.icmp_signed("!=", code.i64(0), code.i64(0))
-    some: Value = code.loop_carrying(0, count, [none], point)[0]
-    return some
+    z, y, x, base = (code.read(pixels, j * count, kind) for j in range(4))
+    inside = [
+        _below(code, code.add(at, code.splat(move, count)), axis.inside)
+        for at, move, axis in zip((z, y, x), moves, (phase.z, phase.y, phase.x), strict=True)
+    ]
+    there = code.and_(code.and_(inside[0], inside[1]), code.or_(inside[2], code.splat(merged, count)))
+    size = 4 if element is F32 else 1
+    start = code.plus(code.ptrtoint(source, I64), code.times(offset, size))
+    places = code.add(code.mul(base, constant(kind, size)), code.splat(start, count))
+    places = code.select(there, places, code.splat(code.ptrtoint(zeros, I64), count))
+    code.write(places, segment, 1)
+    return code.intrinsic("vector.reduce.or", there, types=[there.type], result=I1)
 
 
 def flatten(code: Code, record: Value, count: int, patches: Value) -> None:
