@@ -223,7 +223,12 @@ class ExampleStudio:
         self.say("a text")
         self.wait(
             *self.train(
-                data=str(self.folder / "guides.txt"), model="char_lstm", hidden=192, epochs=6, rate=0.004, name="guides"
+                data=str(self.folder / "guides.txt"),
+                model="char_lstm",
+                hidden=192,
+                epochs=16,
+                rate=0.004,
+                name="guides",
             )
         )
         self.say("a sweep")

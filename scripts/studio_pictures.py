@@ -190,6 +190,7 @@ def photograph(page: Page, address: str, name: str, form: str, out: Path) -> Non
     theme = "dark" if form == "dark" else "light"
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{address}{shot.path}{'&' if '?' in shot.path else '?'}theme={theme}")
+    page.wait_for_selector("main .card:visible, form:visible", timeout=60_000)
     page.wait_for_timeout(PAUSE)
     if shot.script:
         page.evaluate(shot.script)

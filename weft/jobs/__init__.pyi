@@ -2,6 +2,7 @@
 
 from .cross_validation import cross_validate as cross_validate
 from .datasets import submit_dataset as submit_dataset
+from .energy_job import submit_energy as submit_energy
 from .ensemble_job import submit_ensemble as submit_ensemble
 from .ensembles import ensemble as ensemble
 from .events import Event as Event

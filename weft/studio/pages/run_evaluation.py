@@ -16,7 +16,7 @@ from ..library.runs import RunRow
 from ..ui.chart_card import ChartCard
 from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
-from ..ui.formats import metric_value, three_figures
+from ..ui.formats import metric_value, short, three_figures
 from ..ui.fragment import Fragment, fragment
 from ..ui.later import add_later
 from ..ui.rendering import render
@@ -65,15 +65,30 @@ async def _without(studio: Studio, row: RunRow) -> None:
 
 def _text(row: RunRow, text: str) -> None:
     """A network for text: perplexity, and a sample of what it writes."""
-    found = [row.summary.get(split) for split in ("test", "validation")]
-    loss = next((one["loss"] for one in found if isinstance(one, dict) and isinstance(one.get("loss"), float)), None)
-    tiles = (
-        [MetricTile("Perplexity", three_figures(math.exp(loss)), "", f"loss {loss:.4g} a character")] if loss else []
-    )
+    tiles = text_tiles(row)
     with ui.element("section").classes("card sect").props('aria-label="Scores"'):
         fragment("metric_strip.html", metrics=tiles)
     with ui.element("section").classes("card sect").props('aria-label="Sample"'):
         fragment("text_sample.html", text=text)
+
+
+def text_tiles(row: RunRow) -> list[MetricTile]:
+    """How well a network knows what comes next: perplexity, bits, and how often its first guess is right."""
+    splits = [(split, row.summary.get(split)) for split in ("test", "validation")]
+    known = next(((split, one) for split, one in splits if isinstance(one, dict) and isinstance(one.get("loss"), float)), None)  # fmt: skip
+    if known is None:
+        return []
+    split, numbers = known
+    loss, guesses = numbers["loss"], numbers.get("accuracy")
+    found = [
+        MetricTile("Perplexity", three_figures(math.exp(loss)), "", f"as unsure as among so many, {split}"),
+        MetricTile("Bits a character", three_figures(loss / math.log(2)), "", f"loss {loss:.4g}"),
+    ]
+    if isinstance(guesses, float):
+        found.append(MetricTile("Next character right", f"{100 * guesses:.1f}", "%", "at the first guess"))
+    if isinstance(row.summary.get("parameters"), int):
+        found.append(MetricTile("Parameters", short(row.summary["parameters"]), "", row.model))
+    return found
 
 
 def _strip(found: dict[str, Any]) -> list[MetricTile]:
