@@ -60,6 +60,18 @@ def every_collective(x, parts, size):
     )
 
 
+def collectives_of_one_process(kept):
+    """One process: its collectives are left out, or kept to see what they cost."""
+    mesh = mesh_of(data=1)
+    mesh.keeps_single = kept
+    x, parts = weft.asarray(values(0, (7,), "float32")), weft.asarray(values(0, (1, 7), "float32"))
+    f = weft.jit(lambda x, parts: every_collective(x, parts, 1))
+    try:
+        return [[y.numpy() for y in f(x, parts)] for _ in range(3)][-1]
+    finally:
+        mesh.keeps_single = False
+
+
 def apply_all(size, compiled):
     """All collectives on all cases: compiled, in one program."""
     rank = mesh_of(data=size).index("data")

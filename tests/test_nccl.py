@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from rank_tools import mesh_of
-from test_collectives import every_collective, expected, values
+from test_collectives import collectives_of_one_process, every_collective, expected, values
 from test_split_layers import one_process, split_case
 from uncompiled import uncompiled
 from weft import data, nn, optim, parallel, train
@@ -234,20 +234,8 @@ def test_layers_are_split_between_gpus(shared_pools, case):
         assert calls
 
 
-def alone(kept):
-    """One process: its collectives are left out, or kept to see what they cost."""
-    mesh = mesh_of(data=1)
-    mesh.keeps_single = kept
-    x, parts = weft.asarray(values(0, (7,), "float32")), weft.asarray(values(0, (1, 7), "float32"))
-    f = weft.jit(lambda x, parts: every_collective(x, parts, 1))
-    try:
-        return [[y.numpy() for y in f(x, parts)] for _ in range(3)][-1]
-    finally:
-        mesh.keeps_single = False
-
-
 def test_collectives_of_one_process_can_be_kept():
-    (kept, calls, _), (left_out, no_calls, _) = (on_gpus(alone, kept) for kept in (True, False))
+    (kept, calls, _), (left_out, no_calls, _) = (on_gpus(collectives_of_one_process, kept) for kept in (True, False))
     assert all(map(np.array_equal, kept, left_out))
     assert not no_calls
     assert {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send+recv"} <= set(calls)

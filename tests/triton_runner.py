@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import math
+import os
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -119,6 +120,7 @@ def _by_numpy(function: Any) -> Any:
     return call
 
 
+assert os.environ.get("WEFT_GPU_TESTS_DEVICE") != "cuda", "functions of the interpreter would be compiled for the GPU"
 for _name, _function in {**_UNARY, **_BINARY}.items():
     setattr(libdevice, _name, _by_numpy(_function))
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from gpu_tools import DEVICE
 
-import test_nccl as cases
 import weft
+from rank_tools import mesh_of
+from test_collectives import collectives_of_one_process
 from weft import nn, optim
 
 pytestmark = pytest.mark.skipif(DEVICE != "cuda", reason="NCCL needs a GPU")
@@ -13,13 +14,13 @@ pytest.importorskip("nccl.bindings.nccl")
 
 
 def test_collectives_of_one_process() -> None:
-    kept, left_out = cases.alone(True), cases.alone(False)
+    kept, left_out = collectives_of_one_process(True), collectives_of_one_process(False)
     assert all(map(np.array_equal, kept, left_out))
 
 
 def test_a_training_step() -> None:
     def trained(axis: str | None) -> list[np.ndarray]:
-        mesh = cases.mesh_of(data=1)
+        mesh = mesh_of(data=1)
         mesh.keeps_single = axis is not None
         weft.seed(0)
         model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 5))
@@ -40,4 +41,4 @@ def test_a_training_step() -> None:
         for a, b in zip(trained("data"), trained(None), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     finally:
-        cases.mesh_of(data=1).keeps_single = False
+        mesh_of(data=1).keeps_single = False

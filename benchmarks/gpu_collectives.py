@@ -1,9 +1,9 @@
 """NCCL in the recorded graph of a training step, with one rank: is every collective right, does no host wait, and what does it cost?
 
-    python benchmarks/nccl.py                        everything; about three minutes on an H200
-    python benchmarks/nccl.py --only lenet           the networks whose name holds this word
-    python benchmarks/nccl.py --json FILE            writes the results there, too
-    python benchmarks/nccl.py --dry                  small shapes on the fake GPU of the tests: tries the script
+    python benchmarks/gpu_collectives.py                        everything; about three minutes on an H200
+    python benchmarks/gpu_collectives.py --only lenet           the networks whose name holds this word
+    python benchmarks/gpu_collectives.py --json FILE            writes the results there, too
+    python benchmarks/gpu_collectives.py --dry                  small shapes on the fake GPU of the tests: tries the script
 
 Each network is trained in three ways, in turns: `plain`, without collectives; `split`, the same program as with collectives, but without NCCL
 and in one stream (gradients go through memory, so updates are not fused with them); and `nccl`. The overhead of NCCL is nccl against split, that
