@@ -42,9 +42,7 @@ HALF = weft.bfloat16.numpy
 
 def without_steps(monkeypatch):
     """Sums stay whole until they are written: on GPUs nobody else has to cut them."""
-    monkeypatch.setattr(
-        simplify, "LATE_RULES", tuple(r for r in simplify.LATE_RULES if r is not simplify.long_reduction)
-    )
+    monkeypatch.setattr(simplify, "SPLIT_RULES", ())
 
 
 @pytest.fixture(params=[256, 64], ids=["parts of a strip", "parts of several strips"])
@@ -364,7 +362,7 @@ def test_parts_compile_for_gpus():
 
 
 def main() -> None:
-    simplify.LATE_RULES = tuple(r for r in simplify.LATE_RULES if r is not simplify.long_reduction)
+    simplify.SPLIT_RULES = ()
     images, last = Type((16, 16, 56, 56), weft.float32), Type((16, 56, 56, 64), weft.bfloat16)
     channels = Type((64,), weft.float32)
     cases = [

@@ -275,7 +275,7 @@ def _segment(
     start = code.plus(code.ptrtoint(source, I64), code.times(offset, size))
     places = code.add(code.mul(base, constant(kind, size)), code.splat(start, count))
     places = code.select(there, places, code.splat(code.ptrtoint(zeros, I64), count))
-    code.write(places, segment, 1)
+    code.write(code.inttoptr(places, vector(PTR, count)), segment, 1)  # of 32 bits on some targets
     return code.intrinsic("vector.reduce.or", there, types=[there.type], result=I1)
 
 
