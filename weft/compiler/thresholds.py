@@ -28,6 +28,8 @@ class Thresholds:
     )  # of a vector loop that one thread takes, where there is no other loop to share out
     far_rows: int = _at(512, 8)  # bytes from row to row, from which on a column is prefetched
     segments: int = _at(32, 2)  # the most parts that a vector loop is cut in where a concat changes its input
+    # Wide products, whose rows are computed some after the others
+    row_chunk_bytes: int = _at(512 << 20, 64)  # of the rows of a chunk, as float32
     # Long reductions, cut for threads
     long_reduction: int = _at(4096, 16)  # elements for each result
     reduction_pieces: int = _at(64, 4)  # that such a reduction is cut in

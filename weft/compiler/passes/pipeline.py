@@ -18,6 +18,7 @@ from .merged_products import merged_products
 from .narrow_products import grouped_products
 from .padded_lines import padded_lines
 from .precision import copies, precision
+from .row_chunks import row_chunks
 from .scan_residuals import recall
 from .scan_sums import accumulate
 from .simplify import refine, simplify
@@ -58,6 +59,7 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
         "accumulate": accumulate,
+        "row chunks": row_chunks,
         **({"merged products": merged_products} if wanted.merge_products else {}),
         **mixed,
         "layout": partial(
