@@ -232,3 +232,13 @@ def test_gpus_have_kernels_for_16_bit_floats(dtype: Any) -> None:
     passed = gpu_passes(weft.jit(loss).artifact(q).graph, CompileOptions("cuda"))
     names = {node.op.name for node in list(passed.values())[-1].nodes}
     assert ({"attention", "attention_gradients"} <= names) == dtype.is_half
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_gpus_have_kernels_for_mixed_precision(precision: str) -> None:
+    """The passes before the one that rounds operands know that it will."""
+    q = weft.zeros((1, 2, 4, 8))
+    loss = weft.grad(lambda q: (weft.dot_product_attention(q, q, q) ** 2).sum())
+    passed = gpu_passes(weft.jit(loss, precision=precision).artifact(q).graph, CompileOptions("cuda", precision))
+    found = {node.op.name: node.inputs[0].dtype.name for node in list(passed.values())[-1].nodes if node.inputs}
+    assert found["attention"] == found["attention_gradients"] == precision

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..dtypes import DType, float32
 from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import OPS, Node, Op
@@ -47,9 +48,14 @@ class LoweringTable:
             return True
         return op.name in self.elementwise or op.name in self.functions or op.name in self.own_kernels
 
-    def lowers_node(self, node: Node) -> bool:
-        """Whether the backend compiles a node without decomposing it: it may have kernels for some dtypes only."""
-        return self.lowers(node.op) and node.dtype.name not in self.unsupported.get(node.op.name, ())
+    def lowers_node(self, node: Node, narrow: DType | None = None) -> bool:
+        """Whether the backend compiles a node without decomposing it: it may have kernels for some dtypes only.
+
+        `narrow`: of mixed precision, the dtype that products of float32 will be rounded to.
+        """
+        is_product = node.op.precision == "product" and node.dtype is float32
+        dtype = narrow if narrow is not None and is_product else node.dtype
+        return self.lowers(node.op) and dtype.name not in self.unsupported.get(node.op.name, ())
 
     def can_compile(self, op: Op) -> bool:
         """Whether programs with this op compile, perhaps after it is decomposed."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...options import CompileOptions
@@ -30,7 +31,8 @@ Pass = Callable[[Graph], Graph]
 class PassOptions:
     """The options of the passes that depend on the backend."""
 
-    lowers: Callable[[Node], bool]  # whether the backend has a rule for a node; others are decomposed
+    # Whether the backend has a rule for a node, in the dtype of mixed precision if there is one; others are decomposed.
+    lowers: Callable[[Node, DType | None], bool]
     wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
     recompute: bool = False  # cheap values are recomputed rather than stored
@@ -54,7 +56,7 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
     return {
         **({"grouped": grouped_products} if wanted.narrow_kernels else {}),
         **({"collectives": partial(collective_sums, adds=wanted.adds)} if wanted.adds is not None else {}),
-        "decompose": partial(decompose, lowers=wanted.lowers),
+        "decompose": partial(decompose, lowers=lambda node: wanted.lowers(node, narrow)),
         "recall": recall,
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
