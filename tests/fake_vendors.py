@@ -169,7 +169,7 @@ class FakeCublasLt:
     ):
         facts, kind = self.records[operation], _CUDA_TYPES[self.records[operation]["scale"]]
         factor = float(at(alpha, [1], [1], kind)[0])
-        assert at(beta, [1], [1], kind)[0] == 0
+        more = float(at(beta, [1], [1], kind)[0])
         for name in {"A_SCALE_POINTER", "B_SCALE_POINTER"} & set(facts):
             factor *= float(at(facts[name], [1], [1], np.float32)[0])
         self.runs.append((int(at(way, [1], [1], np.uint64)[0]), size, space, stream, facts["compute"]))
@@ -179,6 +179,8 @@ class FakeCublasLt:
         result = self._matrices(d, d_layout)
         with np.errstate(invalid="ignore"):  # memory that times are measured on may hold nan
             value = factor * (first @ second)
+            if more:
+                value = value + more * self._matrices(c, c_layout).astype(float)
         if facts["EPILOGUE"] & 4:
             value = value + at(facts["BIAS_POINTER"], [value.shape[1]], [1], result.dtype).astype(float)[:, None]
         if facts["EPILOGUE"] & 2:

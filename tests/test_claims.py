@@ -265,6 +265,34 @@ def test_residuals_that_do_not_ride(name: str) -> None:
     assert (wanted.spec.epilogue, wanted.direct, wanted.more) == ((), False, ())
 
 
+PRODUCTS_WITH_RESIDUALS: dict[str, tuple[F, str]] = {
+    "alone": (lambda z, c, r: z + r, ""),
+    "from the left": (lambda z, c, r: r + z, ""),
+    "and a bias": (lambda z, c, r: r + (z + c), "bias"),
+    "and a relu": (lambda z, c, r: weft.relu(z + c + r), "bias_relu"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS_WITH_RESIDUALS)
+def test_residuals_ride_on_products(name: str) -> None:
+    f, epilogue = PRODUCTS_WITH_RESIDUALS[name]
+    [wanted] = asked(lambda a, b, c, r: f(a @ b, c, r), (12, 8), (8, 4), (4,), (12, 4))
+    assert isinstance(wanted.spec, ProductSpec)
+    assert (wanted.spec.epilogue, wanted.spec.residual, wanted.direct) == (epilogue, True, True)
+
+
+def test_residuals_that_do_not_ride_on_products() -> None:
+    for f in (
+        lambda z, r: z + r.mT,
+        lambda z, r: z + r[::-1],
+        lambda z, r: weft.gelu(z + r, approximate="tanh") * r,
+        lambda z, r: z + r.astype("bfloat16").astype("float32"),
+    ):
+        [wanted] = asked(lambda a, b, r, f=f: f(a @ b, r), (8, 8), (8, 8), (8, 8), tolerance=2e-2)
+        assert isinstance(wanted.spec, ProductSpec)
+        assert (wanted.spec.residual, wanted.direct) == (False, False)
+
+
 def test_a_residual_whose_sum_is_read_by_others() -> None:
     def f(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
         y = weft.relu(weft.conv(x, w, b, padding=1))

@@ -244,6 +244,23 @@ def test_the_sum_of_a_gelu_is_written_or_read(cublas, epilogue):
     np.testing.assert_allclose(named["sum"], kept, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("epilogue", ["", "bias_relu"])
+def test_a_residual_is_added(cublas, epilogue, in_place):
+    rng = np.random.default_rng(3)
+    shapes = {"a": (4, 6), "b": (6, 5), "bias": (5,), "residual": (4, 5), "c": (4, 5)}
+    named = {name: rng.normal(size=size).astype(np.float32) for name, size in shapes.items()}
+    expected = named["a"].astype(float) @ named["b"] + named["residual"]
+    if epilogue:
+        expected = np.maximum(expected + named["bias"], 0)
+    if in_place:
+        named["c"] = named["residual"]
+    spec = replace(PRODUCT, epilogue=epilogue, residual=True)
+    assert spec.arguments == ("a", "b", *(["bias"] if epilogue else []), "residual", "c")
+    first_way(blas.Product(spec, None, blas.BlasHandle())).run([named[n].ctypes.data for n in spec.arguments], 0, 0)
+    np.testing.assert_allclose(named["c"], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_ways_within_the_workspace(cublas):
     product = first_way(blas.Product(PRODUCT, 4096, blas.BlasHandle()))
     assert (product.candidates, product.workspace, product.deterministic) == (2, 4096, True)

@@ -74,7 +74,7 @@ class Product:
         self.spec = spec
         self._handle, self._library = handle, handle.library
         scale: type[np.number[Any]] = _SCALES.get(spec.c_dtype, np.float32)
-        self._factors = np.array([spec.factor, 0], scale)  # of the product, and of what c held before
+        self._factors = np.array([spec.factor, spec.residual], scale)  # of the product, and of the residual
         self._slack = _SLACK if spec.epilogue else 0
         self._describe(scale)
         self._ways = self._found(WORKSPACE if workspace_limit is None else workspace_limit)
@@ -104,11 +104,12 @@ class Product:
     def run(self, addresses: Sequence[int], workspace: int, stream: int) -> None:
         """Enqueue on a stream: the addresses of `spec.arguments` in their order, and that of a workspace."""
         a, b, *_, c = addresses
+        known = dict(zip(self.spec.arguments, addresses, strict=True))
         try:
-            self._point(dict(zip(self.spec.arguments, addresses, strict=True)))
+            self._point(known)
             self._library.matmul(
                 self._handle.address, self._operation, self._factors.ctypes.data,
-                b, self._b, a, self._a, self._factors[1:].ctypes.data, c, self._c, c, self._c,
+                b, self._b, a, self._a, self._factors[1:].ctypes.data, known.get("residual", c), self._c, c, self._c,
                 self._way(), workspace, self.workspace, stream,
             )  # fmt: skip
         except self._library.cuBLASLtError as error:

@@ -155,12 +155,12 @@ def _scaled(kernel: Kernel, spec: Spec) -> Claim | None:
 
 
 def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
-    """A description with an epilogue, if it can be put so: cuBLASLt knows no residual, cuDNN's kernels begin with a bias."""
+    """A description with an epilogue, if it can be put so: cuDNN's kernels begin with a bias."""
     if isinstance(spec, ProductSpec):
         kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
         words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation, kept)))
-        fits = bool(words) and done.residual is None
-        return replace(spec, epilogue=words, c_dtype=done.store.dtype.name) if fits else None
+        residual = done.residual is not None
+        return replace(spec, epilogue=words, residual=residual, c_dtype=done.store.dtype.name) if words or residual else None
     if done.bias is None or done.sum is not None:
         return None
     parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))

@@ -121,11 +121,16 @@ def _activation(kernel: Kernel, store: Node) -> Epilogue | None:
     if found is None:
         return None
     here, added = found
-    placed = [reader.read(node, place) for node, place in added]
-    given = [p for p in placed if p is not None and not _may_be_replaced(p[0], store)]
-    if len(given) != len(added):
+    given = [p for p in (reader.read(node, place) for node, place in added) if p is not None]
+    done = _sorted(anchor, here, given, Epilogue(store, activation)) if len(given) == len(added) else None
+    if done is None or any(n is not None and _may_be_replaced(n, store) for n in _unsafe(anchor, done)):
         return None
-    return _sorted(anchor, here, given, Epilogue(store, activation))
+    return done
+
+
+def _unsafe(anchor: Node, done: Epilogue) -> tuple[Node | None, ...]:
+    """What a library may read after it has written the result: all but the residual of a product, which may be the result."""
+    return (done.bias,) if is_product(anchor) else (done.bias, done.residual)
 
 
 def _slope(kernel: Kernel, store: Node) -> Epilogue | None:
@@ -164,7 +169,7 @@ def unnarrowed(node: Node) -> Node:
 
 
 def _may_be_replaced(node: Node, store: Node) -> bool:
-    """Whether the result may be written over what is added: new state over the old. No library promises to read it before."""
+    """Whether the result may be written over what is added: new state over the old."""
     return node.op.kernel == "input" and nbytes(node) == nbytes(store)
 
 

@@ -40,9 +40,9 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class ProductSpec:
-    """c = epilogue(a @ b), a batch of m×k by k×n matrices. Strides count elements; c is contiguous.
+    """c = epilogue(a @ b + residual), a batch of m×k by k×n matrices. Strides count elements; c is contiguous.
 
-    The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other; the sum that it is taken of is like c: its
+    The residual is like c, and may be c itself: a sum of products. The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other; the sum that it is taken of is like c: its
     derivative, dgelu_tanh, reads it, and gelu_tanh_sum writes it beside the result.
     """
 
@@ -56,6 +56,7 @@ class ProductSpec:
     b_dtype: str = "float32"
     c_dtype: str = "float32"
     epilogue: str = ""
+    residual: bool = False
     tf32: bool = False  # multiply float32 in the reduced precision of tensor cores
     factor: float = 1.0  # of the product of 8-bit floats, and as many numbers in memory
     scales: int = 0
@@ -70,6 +71,7 @@ class ProductSpec:
             "b",
             *SCALES[: self.scales],
             *(["bias"] if self.has_bias else []),
+            *(["residual"] if self.residual else []),
             *(["sum"] if self.has_sum else []),
             "c",
         )
@@ -238,7 +240,7 @@ def _product_supported(spec: ProductSpec) -> bool:
         return False
     if spec.epilogue not in PRODUCT_EPILOGUES or (spec.epilogue and spec.a_dtype == "float64"):
         return False
-    if spec.has_sum and (spec.batch > 1 or spec.n % _IN_A_ROW):
+    if spec.has_sum and (spec.batch > 1 or spec.n % _IN_A_ROW or spec.residual):
         return False
     if spec.a_dtype in NARROW:
         return _narrow_supported(spec)
@@ -247,7 +249,7 @@ def _product_supported(spec: ProductSpec) -> bool:
 
 def _narrow_supported(spec: ProductSpec) -> bool:
     """Products of 8 bits: lines of k on both sides, in whole words, and no epilogue."""
-    if spec.epilogue or spec.a_strides[2] != 1 or spec.b_strides[1] != 1:
+    if spec.epilogue or spec.residual or spec.a_strides[2] != 1 or spec.b_strides[1] != 1:
         return False
     if spec.a_dtype == "int8":
         return spec.b_dtype == "int8" and spec.c_dtype == "int32" and not (spec.k % 4 or spec.n % 4)
