@@ -102,7 +102,15 @@ class Measurement:
         return found
 
     def write(self) -> None:
-        self.path.write_text(json.dumps(self.found, indent=1))
+        """One line for each part of each network: changes of a part are seen as such."""
+        about = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in self.found.items() if name != "networks"]
+        networks = [
+            f"{json.dumps(name)}: {{\n  "
+            + ",\n  ".join(f"{json.dumps(part)}: {json.dumps(one)}" for part, one in parts.items())
+            + "}"
+            for name, parts in self.found["networks"].items()
+        ]
+        self.path.write_text("{" + ",\n".join([*about, '"networks": {\n ' + ",\n ".join(networks)]) + "}}\n")
 
 
 def about(batch: int, seconds: float) -> dict[str, Any]:
@@ -130,10 +138,33 @@ def about(batch: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def measured_profile(subject: ProfileSubject, batch: int, what: str) -> dict[str, Any]:
-    function, args = subject.step(batch, what)
-    known: dict[str, Any] = json.loads(profile(function, *args).to_json())
-    return known
+def measured_profile(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+    """Inference, kernel by kernel: what pictures are drawn from, and what is projected to other machines."""
+    function, args = subject.step(batch)
+    return shortened(json.loads(profile(function, *args).to_json()))  # type: ignore[no-any-return]
+
+
+def measured_phases(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+    """A training step: forward, backward and update apart."""
+    function, args = subject.step(batch, "train")
+    found = profile(function, *args)
+    names = ("seconds", "flops", "nbytes", "least", "joules")
+    phases = {phase: {name: getattr(one, name) for name in names} for phase, one in found.by_phase.items()}
+    return shortened({"batch": batch, "seconds": found.seconds, "overhead": found.explanation.overhead, "phases": phases})  # type: ignore[no-any-return]
+
+
+def shortened(known: Any) -> Any:
+    """The same with five digits of each number, and without what is not shown.
+
+    >>> shortened({"seconds": 0.123456789, "sources": ["net.py:3"]})
+    {'seconds': 0.12346, 'sources': []}
+    """
+    if isinstance(known, dict):
+        left_out = {"sources": [], "worst": [], "made": 0.0}
+        return {name: left_out[name] if name in left_out else shortened(one) for name, one in known.items()}
+    if isinstance(known, list):
+        return [shortened(one) for one in known]
+    return float(f"{known:.5g}") if isinstance(known, float) else known
 
 
 def measured_row(subject: ProfileSubject, batch: int, what: str, seconds: float) -> dict[str, Any]:
@@ -144,7 +175,7 @@ def measured_row(subject: ProfileSubject, batch: int, what: str, seconds: float)
         return {"note": f"needs {size_text(needed)}, more than is free"}
     found = throughput(lambda _: (function, args), [batch], what=what, seconds=seconds).to_dict()
     row: dict[str, Any] = found["rows"][0] if found["rows"] else {"note": "; ".join(found["notes"])}
-    return row
+    return shortened(row)  # type: ignore[no-any-return]
 
 
 def compared_memory(subject: ProfileSubject, batch: int) -> dict[str, Any]:
@@ -159,15 +190,13 @@ def measure(given: Mapping[str, str]) -> None:
     begin, batch, seconds = time.perf_counter(), int(given["batch"]), float(given["seconds"])
     kept, networks = Measurement.begun(given["save"]), given["networks"].split(",")
     batches = [int(one) for one in given["batches"].split(",")]
-    profiles = {"profile": "infer", "training": "train"}  # parts, and what they profile
+    once = {"profile": measured_profile, "training": measured_phases, "memory": compared_memory}
 
     def run(part: str, name: str, size: int) -> None:
         if time.perf_counter() - begin > float(given["until"]):
             return
-        if part in profiles:
-            kept.add(name, part, lambda: measured_profile(find_subject(name), size, profiles[part]))
-        elif part == "memory":
-            kept.add(name, part, lambda: compared_memory(find_subject(name), size))
+        if part in once:
+            kept.add(name, part, lambda: once[part](find_subject(name), size))
         else:
             kept.add_row(name, part, size, lambda: measured_row(find_subject(name), size, part, seconds))
 
