@@ -45,6 +45,7 @@ class Row:
     scopes: tuple[tuple[Scope, float], ...] = ()  # the layers that it computes, and their shares of its work
     workspace: int = 0  # bytes that it needs beside its tensors
     persistent: int = 0  # those of its bytes that outlive a run: arguments, parameters, packed weights
+    waiting: float = 0.0  # share of the threads' time in which they waited for others
 
     @property
     def gflops(self) -> float:
@@ -159,6 +160,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         scopes,
         space.nbytes if space is not None else 0,
         done.persistent,
+        timed.waiting,
     )
 
 

@@ -9,22 +9,25 @@ from ..runtime.facts import Roofline
 SHORT = 3e-6  # seconds: below, starting a kernel takes longer than its work
 NEAR = 0.7  # of the roof: little is left to gain
 FAR = 0.25
+IDLE = 0.5  # of the threads' time: more of it is spent waiting than working
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What limits a kernel: "compute", "memory" or "launch", how close it is, and advice."""
+    """What limits a kernel: "compute", "memory", "launch" or "waiting" (of threads for the slowest), and advice."""
 
     limit: str
     advice: str
 
 
 def bound_of(
-    name: str, seconds: float, flops: float, nbytes: float, least: float, format: str, roof: Roofline
+    name: str, seconds: float, flops: float, nbytes: float, least: float, format: str, roof: Roofline, waiting: float = 0.0
 ) -> Bound:
-    """What limits a kernel that takes so long for so much work."""
+    """What limits a kernel that takes so long for so much work, while its threads wait for a share of the time."""
     if seconds < SHORT and least < FAR * seconds:
         return Bound("launch", "A larger batch, or fewer and larger layers: starting it takes longer than its work.")
+    if waiting > IDLE and least < FAR * seconds:
+        return Bound("waiting", "Threads wait for the slowest: a larger batch gives all of them work; other programs may hold a core.")
     memory = nbytes / roof.bandwidth if nbytes else 0.0
     limit = "memory" if memory >= least else "compute"
     return Bound(limit, _advice(name, limit, least / seconds, format))

@@ -27,6 +27,7 @@ class KernelProfile:
     sources: tuple[str, ...]
     workspace: int = 0  # bytes that it needs beside its tensors
     persistent: float = 0.0  # those of its bytes that outlive a call: parameters, packed weights, arguments
+    waiting: float = 0.0  # share of the threads' time in which they wait for the slowest
 
     @property
     def roof(self) -> float:

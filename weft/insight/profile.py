@@ -76,7 +76,8 @@ class ProgramProfile:
 
     def bound(self, one: KernelProfile) -> Bound:
         """What limits a kernel, and what would help."""
-        return bound_of(one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, self.explanation.roof)
+        roof = self.explanation.roof
+        return bound_of(one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, roof, one.waiting)
 
     def worst(self, most: int = 10) -> list[KernelProfile]:
         """The kernels that lose most time against the roof, worst first."""
@@ -146,11 +147,11 @@ def _scale(explanation: Explanation) -> float:
 
 def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
     """A kernel of one call or more: those that pack operands or add up parts count for it."""
-    main = max(calls, key=lambda row: (row.flops, row.seconds))
+    main, seconds = max(calls, key=lambda row: (row.flops, row.seconds)), sum(row.seconds for row in calls)
     return KernelProfile(
         number,
         main.name,
-        scale * sum(row.seconds for row in calls),
+        scale * seconds,
         sum(row.flops for row in calls),
         sum(row.nbytes for row in calls),
         sum(row.roof * row.seconds for row in calls),
@@ -161,4 +162,5 @@ def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
         main.sources,
         max(row.workspace for row in calls),
         sum(row.persistent for row in calls),
+        sum(row.waiting * row.seconds for row in calls) / seconds if seconds else 0.0,
     )

@@ -24,6 +24,7 @@ class CallTime:
     number: int
     call: Call
     seconds: float
+    waiting: float = 0.0  # share of the threads' time in which they waited for others
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,24 @@ def profile(
         for timed in (False, True):  # in turn, so that other work on the machine meets both
             whole[timed].append(run.seconds(timed))
         runs.append(run.ticks.copy())
-    ticks = np.median(runs, axis=0) if program.calls else np.zeros(0)
-    seconds = np.maximum(ticks, 0.5) / ticks_per_us() / 1e6  # the clock may be too slow to see a call at all
+    ticks = np.median(runs, axis=0)
+    seconds = np.maximum(ticks[0], 0.5) / ticks_per_us() / 1e6  # the clock may be too slow to see a call at all
     calls = [
-        CallTime(i, c, float(s)) for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True)) if not c.once
+        CallTime(i, c, float(s), waited(ticks[:, i]))
+        for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True))
+        if not c.once
     ]
     return Profile(program, calls, len(runs), *(float(np.median(whole[timed])) for timed in (False, True)))
+
+
+def waited(ticks: np.ndarray) -> float:
+    """The share of the threads' time in which they wait for the slowest, from a call's ticks and those in which each thread worked.
+
+    >>> waited(np.array([100, 100, 50]))
+    0.25
+    """
+    whole, threads = float(ticks[0]), len(ticks) - 1
+    return max(0.0, 1.0 - float(ticks[1:].sum()) / (threads * whole)) if whole else 0.0
 
 
 class _IsolatedRun:
@@ -64,7 +76,7 @@ class _IsolatedRun:
         self._team, self._sites = team(options.threads), variants[True].sites
         self._status = np.array([0, 0, 1, 0 if collectives is None else collectives.mesh.table_address], np.int64)
         self.prepare_constants = True  # what is done once, until constants change
-        self.ticks = np.zeros(len(program.calls), np.int64)
+        self.ticks = np.zeros((1 + options.threads, len(program.calls)), np.int64)
         self._prepare(program, inputs)
 
     def _prepare(self, program: KernelProgram, inputs: Sequence[int]) -> None:
@@ -84,7 +96,7 @@ class _IsolatedRun:
         self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self.ticks.ctypes.data)
 
     def seconds(self, timed: bool) -> float:
-        """The time of one run from the values that were given; with a clock, `ticks` are those of every call."""
+        """The time of one run from the values that were given; with a clock, `ticks` are those of every call, and below those in which each thread worked on it."""
         for target, source, size in self._restore:
             ctypes.memmove(target, source, size)
         self.ticks[:] = 0

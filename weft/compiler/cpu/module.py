@@ -51,8 +51,8 @@ def write(
     entry: str = "main",
     place_of: Callable[[Slot], int] = attrgetter("offset"),
 ) -> EmittedModule:
-    """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
-    additional last entry of the frame. With `timestamps`, every thread writes its clock before and after every call to an array of i64
+    """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64 [1 + threads, calls], whose address is an
+    additional last entry of the frame: first the time from barrier to barrier, then that in which each thread worked. With `timestamps`, every thread writes its clock before and after every call to an array of i64
     [threads, calls, 2] there, and waits for others only where the program does. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
     the offsets of slots, if they are not where the plan says.
     """
@@ -246,20 +246,24 @@ class _ModuleEmitter:
         code.write(code.call(ticks, []), own, 2 * number + 1)
 
     def _call_timer(self, code: Code) -> Callable[[int], None]:
-        """A function that emits a barrier and adds the time since the previous one to the total of a call."""
+        """A function that emits a barrier and adds the time since the previous one to the total of a call, and that until the barrier to the thread's."""
         frame, tid, threads, team, _ = code.arguments
         ticks = self._external(TICKS, [], I64)
         totals = code.read(frame, self.top.frame_size, PTR)
+        own = code.at(totals, code.mul(code.plus(tid, 1), code.i64(len(self.top.calls))), I64)
         self._barrier(code, team, tid, threads)
         before = code.call(ticks, [])
 
+        def add(sums: Value, number: int, now: Value) -> None:
+            code.write(code.add(code.read(sums, number, I64), code.sub(now, before)), sums, number)
+
         def add_time(number: int) -> None:
             nonlocal before
+            add(own, number, code.call(ticks, []))
             self._barrier(code, team, tid, threads)
             now = code.call(ticks, [])
             with code.if_then(code.icmp_signed("==", tid, code.i64(0))):
-                total = code.add(code.read(totals, number, I64), code.sub(now, before))
-                code.write(total, totals, number)
+                add(totals, number, now)
             before = now
 
         return add_time

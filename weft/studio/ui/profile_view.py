@@ -240,6 +240,7 @@ def _advice(record: ProfileRecord, group: Sequence[Offender], total: float) -> A
     verbs = {
         "memory": "wait for memory" if several else "waits for memory",
         "launch": "take longer to start than to run" if several else "takes longer to start than to run",
+        "waiting": "leave most threads waiting" if several else "leaves most threads waiting",
         "compute": f"{'reach' if several else 'reaches'} {reached} of the roof",
     }
     shown = names if len(names) <= 3 else [*names[:3], f"{len(names) - 3} more"]
