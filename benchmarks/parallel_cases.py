@@ -1,19 +1,20 @@
-"""What benchmarks/parallel.py measures: the data of a rank, and how a step is timed."""
+"""What benchmarks/parallel.py measures: the data of a rank, the cores that ranks run on, and how calls are timed."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-SECONDS = 0.8  # of steps that are timed
 BATCH = 32
-NETWORKS = ("lenet5", "cifar_cnn", "resnet18", "lstm")
+NETWORKS = ("resnet18", "lenet5", "cifar_cnn", "lstm")
 SIZES = tuple(1 << n for n in (10, 13, 16, 19, 22, 25, 28))  # bytes of an all-reduce
 CHANNELS = ((3, 32), (32, 64), (64, 128))  # of the convolutions of cifar_cnn
+CHAIN = 20  # all-reduces in one program of weft
 
 
 def batch_of(name: str, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -25,20 +26,31 @@ def batch_of(name: str, rank: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(BATCH, *shape)).astype(np.float32), rng.integers(0, 10, BATCH)
 
 
-def timed(step: Callable[[], Any], agree: Callable[[int], int]) -> float:
-    """The median time of a step. All ranks do as many: `agree` gives the number of rank 0."""
-    for _ in range(3):
-        step()
-    return median(seconds(step) for _ in range(agree(max(5, min(300, int(SECONDS / seconds(step)))))))
+def cores_in_order() -> list[int]:
+    """The cores that this process may use: one thread of each physical core first, then their siblings."""
+    usable, first, later = sorted(os.sched_getaffinity(0)), [], []
+    seen: set[str] = set()
+    for core in usable:
+        place = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        siblings = place.read_text().strip() if place.exists() else str(core)
+        (later if siblings in seen else first).append(core)
+        seen.add(siblings)
+    return first + later
 
 
-def repeats(size: int) -> int:
-    """How often an all-reduce of so many bytes is timed."""
-    return 3 if size > 1 << 26 else 10 if size > 1 << 21 else 200
+def pin(rank: int) -> int:
+    """Keep this process on the core of its rank."""
+    cores = cores_in_order()
+    core = cores[rank % len(cores)]
+    os.sched_setaffinity(0, {core})
+    return core
 
 
-def seconds(step: Callable[[], Any]) -> float:
-    """The time of a call."""
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
+def times_of(call: Callable[[], Any], count: int) -> list[float]:
+    """The times of so many calls, one after another."""
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return found

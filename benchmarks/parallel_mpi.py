@@ -1,22 +1,36 @@
-"""mpi4py's side of benchmarks/parallel.py: mpiexec -n N python benchmarks/parallel_mpi.py"""
+"""mpi4py's side of benchmarks/parallel.py: its own Allreduce."""
 
 from __future__ import annotations
 
-import json
-from functools import partial
-from statistics import median
+import shutil
+import subprocess
+import sys
 
 import numpy as np
-from mpi4py import MPI
-from parallel_cases import SIZES, repeats, seconds
+from parallel_cases import pin, times_of
+from parallel_peers import PeerRanks, script, serve
 
-world, found = MPI.COMM_WORLD, {}
-for size in SIZES:
+
+def started(n: int) -> PeerRanks:
+    """So many processes under mpiexec."""
+    command = [shutil.which("mpiexec") or "mpiexec", "-n", str(n)]
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
+    if "Open" in version:  # Open MPI
+        command += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    return PeerRanks([[*command, *script("parallel_mpi.py")]], n)
+
+
+def _reduce(size: int, count: int) -> list[float]:
     x = np.ones(size // 4, np.float32)
     y = np.empty_like(x)
-    for _ in range(3):
-        world.Allreduce(x, y)
-    taken = median(seconds(partial(world.Allreduce, x, y)) for _ in range(repeats(size)))
-    found[size] = world.allreduce(taken, op=MPI.MAX)
-if world.rank == 0:
-    print(json.dumps(found))
+    world.Allreduce(x, y)
+    world.Barrier()
+    return times_of(lambda: world.Allreduce(x, y), count)
+
+
+if __name__ == "__main__":
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    pin(world.rank)
+    serve(sys.argv[1], world.rank, {"reduce": _reduce})

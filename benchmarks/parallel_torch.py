@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import tempfile
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from statistics import median
+import sys
 from typing import Any
 
-from parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
+from parallel_cases import CHANNELS, batch_of, pin, times_of
+from parallel_peers import PeerRanks, free_port, script, serve
+
+_steps: dict[str, Any] = {}  # of this process: together with the others, and apart from them
 
 
-def step_times(n: int, names: list[str]) -> dict[str, float]:
-    """The time of a step of each network in the slowest of n ranks."""
-    return _in_ranks(_steps, n, names)
+def started(n: int) -> PeerRanks:
+    """So many processes of one thread each, connected by gloo."""
+    port = free_port()
+    return PeerRanks([script("parallel_torch.py", rank, n, port) for rank in range(n)], n)
 
 
-def reduce_times(n: int) -> dict[str, float]:
-    """The time of an all-reduce of each size in the slowest of n ranks."""
-    return _in_ranks(_reduces, n, [])
+def _prepare(name: str) -> None:
+    """Make the steps of a network."""
+    _steps["apart"], _steps["together"] = _step(name, False), _step(name, True)
 
 
-def _in_ranks(function: Callable[..., Any], n: int, names: list[str]) -> dict[str, float]:
-    import torch.multiprocessing as mp
-
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (n, _free_port(), function, names, folder), nprocs=n)
-        found = [json.loads(Path(f"{folder}/{rank}").read_text()) for rank in range(n)]
-    return {name: max(one[name] for one in found) for name in found[0]}
-
-
-def _rank(rank: int, n: int, port: int, function: Callable[..., Any], names: list[str], folder: str) -> None:
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=n)
-    Path(f"{folder}/{rank}").write_text(json.dumps(function(rank, n, names)))
-    dist.destroy_process_group()
-
-
-def _steps(rank: int, n: int, names: list[str]) -> dict[str, float]:
-    return {name: _step(name, rank, n) for name in names}
-
-
-def _step(name: str, rank: int, n: int) -> float:
-    import torch
-    import torch.distributed as dist
-
+def _step(name: str, exchange: bool) -> Any:
     torch.manual_seed(0)
     model = network(name)
-    x, y = (torch.from_numpy(a) for a in batch_of(name, rank))
+    x, y = (torch.from_numpy(a) for a in batch_of(name, dist.get_rank()))
     if x.ndim == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    trained = torch.nn.parallel.DistributedDataParallel(model) if n > 1 else model
+    trained = torch.nn.parallel.DistributedDataParallel(model) if exchange else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
@@ -66,12 +37,22 @@ def _step(name: str, rank: int, n: int) -> float:
         torch.nn.functional.cross_entropy(trained(x), y).backward()
         optimizer.step()
 
-    def agree(wish: int) -> int:
-        number = torch.tensor(wish)
-        dist.broadcast(number, 0)
-        return int(number)
+    return step
 
-    return timed(step, agree)
+
+def _turn(kind: str, count: int) -> list[float]:
+    """The times of so many steps; those of one rank "alone" are those of rank 0."""
+    if kind == "alone":
+        return times_of(_steps["apart"], count) if dist.get_rank() == 0 else []
+    dist.barrier()
+    return times_of(_steps[kind], count)
+
+
+def _reduce(size: int, count: int) -> list[float]:
+    x = torch.ones(size // 4)
+    dist.all_reduce(x)
+    dist.barrier()
+    return times_of(lambda: dist.all_reduce(x), count)
 
 
 def network(name: str) -> Any:
@@ -97,7 +78,6 @@ def network(name: str) -> Any:
 
 
 def _characters() -> Any:
-    import torch
     from torch import nn
 
     class Characters(nn.Module):  # type: ignore[misc]  # torch need not be installed
@@ -113,7 +93,6 @@ def _characters() -> Any:
 
 
 def _resnet18() -> Any:
-    import torch
     from torch import nn
 
     class Block(nn.Module):  # type: ignore[misc]
@@ -136,20 +115,13 @@ def _resnet18() -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-def _reduces(rank: int, n: int, names: list[str]) -> dict[str, float]:
+if __name__ == "__main__":
     import torch
     import torch.distributed as dist
 
-    found = {}
-    for size in SIZES:
-        x = torch.ones(size // 4)
-        for _ in range(3):
-            dist.all_reduce(x)
-        found[str(size)] = median(seconds(partial(dist.all_reduce, x)) for _ in range(repeats(size)))
-    return found
-
-
-def _free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[3]}
+    dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=int(sys.argv[2]))
+    pin(int(sys.argv[1]))
+    serve(sys.argv[4], int(sys.argv[1]), {"prepare": _prepare, "turn": _turn, "reduce": _reduce})
+    dist.destroy_process_group()

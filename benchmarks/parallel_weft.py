@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from functools import partial
-from statistics import median
+from functools import cache
 from typing import Any
 
 import numpy as np
-from parallel_cases import CHANNELS, SIZES, batch_of, repeats, seconds, timed
+from parallel_cases import CHAIN, CHANNELS, batch_of, pin, times_of
 
 import weft
 from weft import nn, optim, parallel, zoo
 
-
-def step_times(n: int, names: list[str], exchange: bool = True) -> dict[str, float]:
-    """The time of a step of each network in the slowest of n ranks; without `exchange` they do not average, only run at the same time."""
-    with parallel.RankPool(n, threads=1) as pool:
-        return {name: max(pool.run(_step, name, n, exchange)) for name in names}
+_steps: dict[str, Any] = {}  # of this process: together with the others, and apart from them
 
 
-def _step(name: str, n: int, exchange: bool) -> float:
-    mesh = parallel.Mesh(data=n)
+def place(n: int) -> int:
+    """Connect the processes and keep each on a core of its own, which is returned."""
+    return pin(mesh_of(n).index("data"))
+
+
+@cache
+def mesh_of(n: int) -> parallel.Mesh:
+    """One mesh for each process."""
+    return parallel.Mesh(data=n)
+
+
+def prepare(name: str, n: int) -> None:
+    """Make the steps of a network and compile them."""
+    for kind in ("apart", "together"):
+        _steps[kind] = _step(name, n, kind == "together")
+        _steps[kind]()
+
+
+def _step(name: str, n: int, exchange: bool) -> Any:
     weft.seed(0)
     model = network(name)
-    x, y = batch_of(name, mesh.index("data"))
+    x, y = batch_of(name, mesh_of(n).index("data"))
     model(x[:1])
     optimizer = optim.sgd(model, rate=0.01, momentum=0.9, axis="data" if exchange else None)
 
@@ -33,7 +45,15 @@ def _step(name: str, n: int, exchange: bool) -> float:
         optimizer.minimize(loss)
         return loss
 
-    return timed(lambda: step(x, y).numpy(), lambda wish: int(parallel.broadcast(wish, "data").item()))
+    return lambda: step(x, y).numpy()
+
+
+def turn(kind: str, count: int) -> list[float]:
+    """The times of so many steps; those of one rank "alone" are those of rank 0."""
+    if kind == "alone":
+        return times_of(_steps["apart"], count) if parallel.world().rank == 0 else []
+    parallel.barrier("data")
+    return times_of(_steps[kind], count)
 
 
 def network(name: str) -> nn.Module:
@@ -64,20 +84,21 @@ class Characters(nn.Module):
         return self.head(self.lstm(self.embedding(x))[0][:, -1])
 
 
-def reduce_times(n: int) -> dict[str, float]:
-    """The time of an all-reduce of each size in the slowest of n ranks."""
-    with parallel.RankPool(n, threads=1) as pool:
-        found = pool.run(_reduce, n)
-    return {size: max(one[size] for one in found) for size in found[0]}
+def reduce(size: int, count: int, inside: bool) -> list[float]:
+    """The times of all-reduces of so many bytes: each the call of a compiled function, or one of several inside of a compiled function."""
+    call, x = _reduction(size, CHAIN if inside else 1)
+    parallel.barrier("data")
+    return [t / (CHAIN if inside else 1) for t in times_of(lambda: call(x), count)]
 
 
-def _reduce(n: int) -> dict[str, float]:
-    parallel.Mesh(data=n)
-    found = {}
-    for size in SIZES:
-        x = weft.asarray(np.ones(size // 4, np.float32)).realize()
-        call = weft.jit(lambda x: parallel.all_reduce(x, "data"))
-        for _ in range(3):
-            call(x)
-        found[str(size)] = median(seconds(partial(call, x)) for _ in range(repeats(size)))
-    return found
+@cache
+def _reduction(size: int, chain: int) -> tuple[Any, Any]:
+    def several(x: Any) -> Any:
+        for _ in range(chain):
+            x = parallel.all_reduce(x, "data")
+        return x
+
+    call, x = weft.jit(several), weft.asarray(np.zeros(size // 4, np.float32)).realize()
+    for _ in range(2):
+        call(x)
+    return call, x

@@ -3,7 +3,8 @@
     python -m benchmarks.plan [ranks=1,2,4,8,16] [networks=lenet5,small_cnn,resnet18_cifar,char_lstm] [batch=32] [seconds=0.5] [save=FILE.json]
 
 For each number of ranks, one pool of processes measures all-reduces and slow-downs (the calibration of `weft plan --measure`), and then real
-steps: gradients, one all-reduce of all of them, SGD. The prediction knows a profile of one rank and the calibration, not the steps.
+steps, in turns with steps of one rank alone. The prediction knows a profile of one rank, scaled to what a step alone takes at that moment, and the
+calibration; it does not know the steps of all ranks.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import weft
-from weft import nn, parallel
+from weft import optim, parallel
 from weft.compiler.cpu.target import host
 from weft.compiler.host import usable_cores
 from weft.insight.profile_text import duration, table
 from weft.jobs.profile_subject import find_subject
 from weft.knobs import knobs
 from weft.plan import MeasuredCluster, ParallelSplit, StepWork, measured_work, predict
-from weft.plan.calibration import SIZES, SWEEPS, default_ranks, slowest
+from weft.plan.calibration import SIZES, SWEEPS, default_ranks, measured_by
 from weft.plan.plan_text import checks_text
 from weft.plan.published import published_checks
-from weft.plan.rank_measures import AXIS, measure_rank, mesh_of
+from weft.plan.rank_measures import AXIS, RankMeasures, mesh_of
 
 RESULTS = Path(__file__).parent / "results"
 DEFAULTS = {"ranks": "", "networks": "lenet5,small_cnn,resnet18_cifar,char_lstm", "batch": "32", "seconds": "0.5", "save": ""}  # fmt: skip
@@ -39,8 +37,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "char_lstm": {"length": 32},"small_cnn": {"size": (32, 32), "channels": 3}, "resnet18_cifar": {"size": (32, 32), "channels": 3}}  # fmt: skip
 REPEATS = {"resnet18_cifar": 3}  # profiled runs of a network with long steps
 RATE = 1e-3
-FEWEST, MOST = 5, 2000  # steps
+MOST = 500  # steps in a turn
+TURNS = 4
 WITHIN = 0.15  # of the measured time
+_steps: dict[bool, Any] = {}  # of this process: together with the others or not
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Row:
     ranks: int
     predicted: float
     measured: float
+    alone: float  # measured beside it, one rank
     predicted_efficiency: float
     measured_efficiency: float
     all_reduce: float  # predicted seconds of it
@@ -58,88 +59,100 @@ class Row:
         return self.predicted / self.measured - 1
 
 
-def data_parallel_step(network: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """Gradients of the loss, one all-reduce of all of them as one flat array, SGD."""
+def training_step(network: str, batch: int, exchange: bool) -> tuple[Any, tuple[Any, ...]]:
+    """A step of SGD with momentum, whose gradients are averaged over all ranks."""
     subject = find_subject(network, **SHAPES.get(network, {}))
     model = subject.make()
     assert subject.labels is not None
     model(*map(weft.asarray, subject.inputs(1)))
     model.train()
-    args = (*map(weft.asarray, subject.inputs(batch)), weft.asarray(subject.labels(batch)))
-    return weft.jit(step_function(model)), args
-
-
-def step_function(model: nn.Module) -> Callable[..., Any]:
-    weights = model.parameters()
+    optimizer = optim.sgd(model, rate=RATE, momentum=0.9, axis=AXIS if exchange else None)
 
     def train(x: Any, y: Any) -> Any:
         given = model(x)
         found = given[0] if isinstance(given, tuple) else given  # beside the state of an LSTM
         loss = weft.cross_entropy(found, y, axis=-1 if y.ndim == found.ndim - 1 and y.ndim > 1 else 1)
-        made = weft.gradients(loss, weights)
-        flat = weft.concat([g.reshape(-1) for g in made])
-        total = parallel.all_reduce(flat, AXIS) / parallel_size()
-        first = 0
-        for weight in weights:
-            weight.assign(weight - RATE * total[first : first + weight.size].reshape(weight.shape))
-            first += weight.size
+        optimizer.minimize(loss)
         return loss
 
-    return train
+    return weft.jit(train), (*map(weft.asarray, subject.inputs(batch)), weft.asarray(subject.labels(batch)))
 
 
-def parallel_size() -> int:
-    return parallel.world().size
-
-
-def measured_steps(ranks: int, network: str, batch: int, seconds: float) -> float:
-    """Runs in every rank: the lower quartile of the times of steps."""
+def prepare(ranks: int, network: str, batch: int) -> None:
+    """Runs in every rank: make the steps together and alone, and compile them."""
     mesh_of(ranks)
-    step, args = data_parallel_step(network, batch)
-    for _ in range(2):
-        step(*args).numpy()
-    begin = time.perf_counter()
-    step(*args).numpy()
-    once = parallel.all_reduce(weft.asarray(np.float32(time.perf_counter() - begin)), AXIS, "max").item()
-    times = []
-    for _ in range(int(min(MOST, max(FEWEST, seconds / once)))):
+    for together in (True, False):
+        step, args = training_step(network, batch, together)
+        _steps[together] = lambda step=step, args=args: step(*args).numpy()
+        _steps[together]()
+
+
+def step_times(ranks: int, together: bool, count: int) -> list[float]:
+    """Runs in every rank: the times of steps; those of one rank alone are those of rank 0."""
+    if not together and mesh_of(ranks).index(AXIS) != 0:
+        return []
+    found = []
+    for _ in range(count):
         begin = time.perf_counter()
-        step(*args).numpy()
-        times.append(time.perf_counter() - begin)
-    return statistics.quantiles(times, n=4)[0]
+        _steps[together]()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def measured_steps(pool: Any, ranks: int, network: str, batch: int, seconds: float) -> tuple[float, float]:
+    """The lower quartiles of steps of one rank alone and of all together, in turns."""
+    pool.run(prepare, ranks, network, batch)
+    once = max(max(times, default=0.0) for times in pool.run(step_times, ranks, True, 1))
+    count = int(min(MOST, max(1, seconds / TURNS / once)))
+    turns: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(TURNS):
+        for together, found in turns.items():
+            times = [one for one in pool.run(step_times, ranks, together, count) if one]
+            found += [max(step) for step in zip(*times, strict=True)]
+    alone, all_ = (statistics.quantiles(found, n=4)[0] for found in turns.values())
+    return alone, all_
 
 
 def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
     networks, batch = settings["networks"].split(","), int(settings["batch"])
     most = usable_cores()
     ranks = [int(n) for n in settings["ranks"].split(",")] if settings["ranks"] else [n for n in default_ranks(most) if n <= 16]  # fmt: skip
-    ranks = sorted({1, *ranks})
     works = {name: profiled(name, batch) for name in networks}
-    calibration, steps = {}, {}
-    for n in ranks:
+    calibration: dict[int, RankMeasures] = {}
+    rows = []
+    for n in sorted({1, *ranks}):
         with parallel.RankPool(n, threads=1) as pool:
-            calibration[n] = slowest(pool.run(measure_rank, n, list(SIZES), list(SWEEPS)))
+            calibration[n] = measured_by(pool, n, SIZES, SWEEPS)
             note(f"{n} ranks: calibrated")
+            here = MeasuredCluster(dict(calibration), host().cpu, max(most, n), 0.0)
             for name in networks:
-                steps[name, n] = max(pool.run(measured_steps, n, name, batch, float(settings["seconds"])))
-                note(f"{n} ranks: {name} {duration(steps[name, n])}")
-    here = MeasuredCluster(calibration, host().cpu, max(most, ranks[-1]), 0.0)
-    return here, [row(works[name], here, name, n, batch, steps) for name in networks for n in ranks]
+                rows.append(row(works[name], here, name, n, batch, *measured_steps(pool, n, name, batch, float(settings["seconds"]))))  # fmt: skip
+                note(" ".join(cells(rows[-1])))
+    return here, rows
 
 
-def profiled(name: str, batch: int) -> StepWork:
-    """A rank that is alone, in this process."""
+def profiled(name: str, batch: int) -> tuple[StepWork, float]:
+    """A rank that is alone, in this process: its profile, and the time of a step at that moment."""
     with knobs.set(threads=1):
         mesh_of(1)
-        work = measured_work(lambda size: data_parallel_step(name, size), batch, REPEATS.get(name))
-    note(f"profile of {name}: {duration(work.seconds(batch))} a step")
-    return work
+        work = measured_work(lambda size: training_step(name, size, False), batch, REPEATS.get(name))
+        prepare(1, name, batch)
+        alone = statistics.quantiles(step_times(1, False, 2 * REPEATS.get(name, 10)), n=4)[0]
+    note(f"profile of {name}: {duration(work.seconds(batch))} a step, measured {duration(alone)}")
+    return work, alone
 
 
-def row(work: StepWork, here: MeasuredCluster, name: str, ranks: int, batch: int, steps: dict[tuple[str, int], float]) -> Row:  # fmt: skip
+def row(profiled: tuple[StepWork, float], here: MeasuredCluster, name: str, ranks: int, batch: int, alone: float, measured: float) -> Row:  # fmt: skip
+    """The prediction knows what a step alone takes at the moment of the measurement: clocks of virtual machines change from minute to minute."""
+    work, then = profiled
     made = predict(here.work(work, 1), here.work(work, ranks), ParallelSplit(data=ranks), here, batch)
-    measured = steps[name, ranks]
-    return Row(name, ranks, made.seconds, measured, made.efficiency, steps[name, 1] / measured, made.communication)
+    predicted = (made.seconds - made.communication) * alone / then + made.communication
+    return Row(name, ranks, predicted, measured, alone, work.seconds(batch) * alone / then / predicted, alone / measured, made.communication)  # fmt: skip
+
+
+def cells(one: Row) -> list[str]:
+    shares = [f"{100 * share:.1f}%" for share in (one.predicted_efficiency, one.measured_efficiency)]
+    return [one.network, str(one.ranks), duration(one.alone), duration(one.predicted), duration(one.measured), f"{one.error:+.1%}", *shares, duration(one.all_reduce) if one.all_reduce else "-"]  # fmt: skip
 
 
 def note(text: str) -> None:
@@ -147,13 +160,10 @@ def note(text: str) -> None:
 
 
 def text(here: MeasuredCluster, rows: list[Row]) -> str:
-    lines = [["network", "ranks", "predicted", "measured", "error", "efficiency predicted", "measured", "all-reduce"]]
-    for one in rows:
-        shares = [f"{one.predicted_efficiency:.1%}", f"{one.measured_efficiency:.1%}"]
-        lines.append([one.network, str(one.ranks), duration(one.predicted), duration(one.measured), f"{one.error:+.1%}", *shares, duration(one.all_reduce) if one.all_reduce else "-"])  # fmt: skip
+    heads = ["network", "ranks", "alone", "predicted", "measured", "error", "efficiency predicted", "measured", "all-reduce"]  # fmt: skip
     within = sum(abs(one.error) <= WITHIN for one in rows)
     links = [f"{n} ranks: all-reduce {duration(m.line.latency)} + bytes / {m.line.bandwidth / 1e9:.2f} GB/s, products {here.compute_factor(n):.2f}x, 64 MB of memory {here.memory_factor(n, 64e6):.2f}x" for n, m in here.measures.items() if n > 1]  # fmt: skip
-    return "\n".join([table(lines, left=1), f"{within} of {len(rows)} within {WITHIN:.0%}", "", *links])
+    return "\n".join([table([heads, *map(cells, rows)], left=1), f"{within} of {len(rows)} within {WITHIN:.0%}", "", *links])  # fmt: skip
 
 
 def main(words: list[str]) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 from ..compiler.cpu.target import host
 from ..compiler.host import usable_cores
@@ -28,10 +29,10 @@ from ..insight.profile import ProgramProfile
 from ..parallel.ranks import RankPool
 from .clusters import HERE
 from .collectives import CollectiveCost, RankGroup
-from .rank_measures import Points, RankMeasures, measure_rank
+from .rank_measures import AloneMeasures, Points, RankMeasures, measure_alone, measure_rank
 from .step_work import StepWork
 
-FORMAT = 1
+FORMAT = 2
 FILE = "plan-here.json"
 SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
 SWEEPS = tuple(1 << k for k in (17, 20, 22, 24, 26))
@@ -83,8 +84,9 @@ class MeasuredCluster:
 
     def compute_factor(self, ranks: int) -> float:
         """How much longer products take if so many ranks compute at once."""
-        base = self.measures[1].products
-        return max(1.0, self._between(ranks, lambda m: max(1e-12, m.products - self._wait(m)) / base))
+        return max(
+            1.0, self._between(ranks, lambda m: max(1e-12, m.products - self._wait(m)) / self._alone(m).products)
+        )
 
     def _wait(self, measures: RankMeasures) -> float:
         """Of the small all-reduce behind the products."""
@@ -92,10 +94,15 @@ class MeasuredCluster:
 
     def memory_factor(self, ranks: int, nbytes: float) -> float:
         """How much longer it takes to read and write so many bytes."""
-        base = interpolated(self.measures[1].sweeps, nbytes)
-        return max(
-            1.0, self._between(ranks, lambda m: max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / base)
-        )
+
+        def factor(m: RankMeasures) -> float:
+            return max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / interpolated(self._alone(m).sweeps, nbytes)  # fmt: skip
+
+        return max(1.0, self._between(ranks, factor))
+
+    def _alone(self, measures: RankMeasures) -> AloneMeasures | RankMeasures:
+        """What one rank takes, measured beside these."""
+        return measures.alone or self.measures[1]
 
     def copy_seconds(self, nbytes: float, ranks: int) -> float:
         """To read or write so many bytes, while other ranks do the same: gradients come from beyond the caches of a core."""
@@ -134,7 +141,7 @@ class MeasuredCluster:
         return file
 
     def to_dict(self) -> dict[str, object]:
-        measures = {str(n): vars(m) for n, m in self.measures.items()}
+        measures = {str(n): vars(m) | {"alone": m.alone and vars(m.alone)} for n, m in self.measures.items()}
         return {"format": FORMAT, "cpu": self.cpu, "cores": self.cores, "memory_bytes": self.memory_bytes, "measures": measures}  # fmt: skip
 
 
@@ -179,7 +186,20 @@ def default_ranks(most: int) -> list[int]:
 
 def _measured(ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMeasures:
     with RankPool(ranks, threads=1) as pool:
-        return slowest(pool.run(measure_rank, ranks, list(sizes), list(sweeps)))
+        return measured_by(pool, ranks, sizes, sweeps)
+
+
+def measured_by(pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMeasures:
+    """What the ranks of a pool measure together, and one of them alone before and after."""
+
+    def alone() -> AloneMeasures:
+        found = pool.run(measure_alone, ranks, list(sweeps))[0]
+        assert isinstance(found, AloneMeasures)
+        return found
+
+    before, found, after = alone(), slowest(pool.run(measure_rank, ranks, list(sizes), list(sweeps))), alone()
+    middle = tuple((size, (a + b) / 2) for (size, a), (_, b) in zip(before.sweeps, after.sweeps, strict=True))
+    return replace(found, alone=AloneMeasures((before.products + after.products) / 2, middle))
 
 
 def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
@@ -205,8 +225,9 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
         raise UserError(
             "plan", f"{file} has another format, got {told.get('format')}. Measure again: weft plan --measure."
         )
-    pairs = {int(n): RankMeasures(_points(m["all_reduce"]), m["products"], _points(m["sweeps"])) for n, m in told["measures"].items()}  # fmt: skip
-    return MeasuredCluster(pairs, told["cpu"], told["cores"], told["memory_bytes"])
+    return MeasuredCluster(
+        {int(n): _read(m) for n, m in told["measures"].items()}, told["cpu"], told["cores"], told["memory_bytes"]
+    )
 
 
 def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda text: None) -> MeasuredCluster:
@@ -222,6 +243,12 @@ def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda 
     if cache_folder() is not None:
         measured.save()
     return measured
+
+
+def _read(told: Mapping[str, Any]) -> RankMeasures:
+    alone = told["alone"]
+    beside = alone and AloneMeasures(alone["products"], _points(alone["sweeps"]))
+    return RankMeasures(_points(told["all_reduce"]), told["products"], _points(told["sweeps"]), beside)
 
 
 def _points(rows: Sequence[Sequence[float]]) -> Points:

@@ -1,4 +1,4 @@
-"""What `calibration.measure` runs in every rank: all-reduces, products and sweeps over memory, while all others do the same."""
+"""What `calibration.measure` runs in every rank: all-reduces, products and sweeps over memory, while all others do the same or nothing."""
 
 from __future__ import annotations
 
@@ -25,16 +25,29 @@ LARGE = 1 << 20  # bytes from which on one all-reduce is enough
 PRODUCT = 256  # rows and columns: all operands in the caches of a core
 PRODUCTS = 8  # in one program: about as long as a step of a small network
 Points = tuple[tuple[float, float], ...]  # bytes and seconds
+Join = Callable[[Tensor], Tensor]  # how ranks wait for each other
 _meshes: dict[int, Mesh] = {}
 
 
 @dataclass(frozen=True)
+class AloneMeasures:
+    """What one rank takes while the others do nothing."""
+
+    products: float
+    sweeps: Points  # by bytes
+
+
+@dataclass(frozen=True)
 class RankMeasures:
-    """What was measured with one number of ranks. Seconds are those of the slowest rank."""
+    """What was measured with one number of ranks. Seconds are those of the slowest rank.
+
+    The clock of a machine changes from minute to minute, so what one rank takes alone is measured right before and after.
+    """
 
     all_reduce: Points  # by bytes
     products: float
     sweeps: Points  # by bytes
+    alone: AloneMeasures | None = None
 
     @property
     def line(self) -> AlphaBeta:
@@ -56,6 +69,22 @@ def measure_rank(ranks: int, sizes: list[int], sweeps: list[int]) -> RankMeasure
     mesh_of(ranks)
     reduced = tuple((float(size), _all_reduce(size)) for size in sizes) if ranks > 1 else ()
     return RankMeasures(reduced, _products(), tuple((float(size), _sweep(size)) for size in sweeps))
+
+
+def measure_alone(ranks: int, sweeps: list[int]) -> AloneMeasures | None:
+    """The same without all-reduces in rank 0; the others do nothing."""
+    if mesh_of(ranks).index(AXIS) != 0:
+        return None
+    return AloneMeasures(_products(_itself), tuple((float(size), _sweep(size, _itself)) for size in sweeps))
+
+
+def _together(x: Tensor) -> Tensor:
+    """Wait for all ranks: the largest value."""
+    return all_reduce(x, AXIS, "max")
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 def mesh_of(ranks: int) -> Mesh:
@@ -80,31 +109,31 @@ def _all_reduce(nbytes: int) -> float:
     return max(1e-9, call - (empty if chain > 1 else 0.0)) / chain
 
 
-def _products() -> float:
+def _products(join: Join = _together) -> float:
     """A chain of products, and a small all-reduce behind it as in a step: all ranks wait for the slowest."""
 
     def chain(x: Tensor, w: Tensor) -> Tensor:
         for _ in range(PRODUCTS):
             x = x @ w
-        return all_reduce(x[:1], AXIS)
+        return join(x[:1])
 
     square = np.eye(PRODUCT, dtype=np.float32)
-    return window_seconds(jit(chain), asarray(square), asarray(square))
+    return window_seconds(jit(chain), asarray(square), asarray(square), join=join)
 
 
-def _sweep(nbytes: int) -> float:
+def _sweep(nbytes: int, join: Join = _together) -> float:
     """Read so many bytes and write them, in place as parameters are updated; then wait for all ranks."""
     state = parameter(np.ones(nbytes // 4, np.float32))
 
     def update() -> Tensor:
-        last = all_reduce(state[:1], AXIS)
+        last = join(state[:1])
         state.assign(state * 0.5 + 0.25)
         return last
 
-    return window_seconds(jit(update))
+    return window_seconds(jit(update), join=join)
 
 
-def window_seconds(function: Callable[..., Any], *args: Any, seconds: float = SECONDS, windows: int = WINDOWS) -> float:
+def window_seconds(function: Callable[..., Any], *args: Any, join: Join = _together) -> float:
     """Seconds of one call: the lower quartile of windows of several calls. Ranks agree on how many, since they run the same collectives."""
     for _ in range(3):
         function(*args)
@@ -112,10 +141,10 @@ def window_seconds(function: Callable[..., Any], *args: Any, seconds: float = SE
     for _ in range(2):
         function(*args)
     once = (time.perf_counter() - begin) / 2
-    slowest = float(all_reduce(asarray(np.float32(once)), AXIS, "max").numpy())
-    calls = int(min(1000, max(1, seconds / max(slowest, 1e-7))))
+    slowest = float(join(asarray(np.float32(once))).numpy())
+    calls = int(min(1000, max(1, SECONDS / max(slowest, 1e-7))))
     found = []
-    for _ in range(windows):
+    for _ in range(WINDOWS):
         begin = time.perf_counter()
         for _ in range(calls):
             function(*args)
