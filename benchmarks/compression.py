@@ -1,121 +1,213 @@
-"""Deep Compression's rows for MNIST, with seeds: train, prune, retrain, share, fine-tune, pack; ratios count the bytes of files.
+"""The rows of Deep Compression and their successors: train, compress, measure; ratios count the bytes of files.
 
-    python benchmarks/compression.py --data FOLDER                      LeNet-300-100 and LeNet-5, 3 seeds
-    python benchmarks/compression.py --data FOLDER --network lenet5 --seeds 1 --density 0.05
+    python -m benchmarks.compression --data FOLDER                         all rows, 3 seeds
+    python -m benchmarks.compression --data FOLDER --row best-lenet5 --seed 0 --seed 1
+    python -m benchmarks.compression --data FOLDER --row best-lenet5 --validation       to choose settings
 
-Prints a JSON line for each seed: errors of the original and of the packed program in percent, bytes and ratios of weights.packed in both codes, and of the whole
-.weft file. The paper (Han, Mao, Dally 2016): LeNet-300-100 1.64 -> 1.58 %, 40x; LeNet-5 0.80 -> 0.74 %, 39x.
+FOLDER has the folders mnist and fashion-mnist with their four files each. Prints a JSON line for each seed: errors of the original and of what the file computes in
+percent, bytes and ratios of weights.packed in both codes and of the whole .weft file. Recipes are in benchmarks/compression_recipes.py. --validation trains on five sixths of
+the training set and measures on the rest; --set changes a setting of a recipe, --scale the epochs of all trainings.
+The paper (Han, Mao, Dally 2016): LeNet-300-100 1.64 -> 1.58 %, 40x; LeNet-5 0.80 -> 0.74 %, 39x.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 import weft
-from weft import compress, data, nn, optim, train, zoo
+from benchmarks.compression_recipes import RECIPES, Recipe
+from weft import compress, data, nn, optim, train
 from weft.compress.pack import packed_weights
 from weft.packing.packed_tensors import pack_tensors
 from weft.train.results import evaluated
 
-
-class Recipe(NamedTuple):
-    """How a network is trained and compressed; densities are those of the paper, layer by layer."""
-
-    make: Any
-    densities: tuple[float, ...]
-    bits: tuple[int, ...]
-    epochs: int = 30
-    rate: float = 0.1
-    weight_decay: float = 5e-4
+CALIBRATION = 1000  # images that choose the grids of activations
 
 
-RECIPES = {
-    "lenet_300_100": Recipe(lambda: nn.Sequential(nn.Flatten(), zoo.lenet_300_100()), (0.08, 0.09, 0.26), (5, 5, 5)),
-    "lenet5": Recipe(zoo.lenet5, (0.66, 0.12, 0.08, 0.19), (6, 6, 5, 5), epochs=20, rate=0.05),
-}
-BATCH = 100
+class Bench:
+    """A network with its data: trains it and measures its error."""
 
-
-class Measured:
-    """A network with its data: training and its error."""
-
-    def __init__(self, folder: str, model: nn.Module, seed: int) -> None:
-        self.splits = data.open_dataset("mnist", from_=folder)
-        self.prepare = nn.Sequential(data.ToFloat(), data.Normalize((0.1307,), (0.3081,)))
-        self.model, self.seed = model, seed
+    def __init__(self, folder: str, recipe: Recipe, seed: int, validation: bool, examples: int | None = None) -> None:
+        splits = data.open_dataset(recipe.data, from_=str(Path(folder) / recipe.data))
+        if validation:
+            splits = data.held_out(splits, share=1 / 6)
+        self.training, self.measured = splits.train, splits.validation if validation else splits.test
+        if examples is not None:
+            self.training = data.Subset(self.training, np.arange(examples))
+        changes = [data.RandomCrop(28, padding=recipe.shift)] if recipe.shift else []
+        changes += [data.RandomFlip()] if recipe.flip else []
+        self.prepare = nn.Sequential(data.ToFloat(), *changes, data.Normalize(*recipe.normalize))
+        self.recipe, self.seed = recipe, seed
+        weft.seed(seed)
+        self.model: nn.Module = recipe.make()
+        self.teacher: nn.Module | None = None
 
     def train(self, epochs: int, rate: float, **settings: Any) -> None:
-        loader = data.Loader(self.splits.train, BATCH, seed=self.seed, drop_last=True)
+        """Train the network; with the predictions of the teacher, if there is one."""
+        if not epochs:
+            return
+        loader = data.Loader(self.training, self.recipe.batch, seed=self.seed, drop_last=True)
         schedule = optim.schedules.one_cycle(rate, len(loader) * epochs)
-        train.fit(
-            self.model, loader, None, epochs=epochs, rate=schedule, prepare=self.prepare, seed=self.seed, **settings
-        )
+        settings |= {"rate": schedule, "epochs": epochs, "prepare": self.prepare, "seed": self.seed}
+        if self.teacher is None:
+            train.fit(self.model, loader, None, **settings)
+            return
+        with compress.distilling(self.model, self.teacher, weight=self.recipe.distill) as loss:
+            train.fit(self.model, loader, None, loss=loss, **settings)
+
+    def train_sgd(self, epochs: int, rate: float, weight_decay: float) -> None:
+        self.train(epochs, rate, optimizer="sgd", momentum=0.9, weight_decay=weight_decay)
 
     def error(self, network: Any = None) -> float:
-        """Percent of the test images that are classified wrong."""
-        model = network or self.model.eval()
-        call = weft.jit(lambda x: model(self.prepare(x)))
-        assert self.splits.test is not None
-        return 100 * (1 - evaluated(call, data.Loader(self.splits.test, 1000, shuffle=False)).numbers["accuracy"])
+        """Percent of the images that are classified wrong, by the network or by what was made of it."""
+        model, prepare = network or self.model.eval(), self.prepare.eval()
+        call = weft.jit(lambda x: model(prepare(x)))
+        assert self.measured is not None
+        return 100 * (1 - evaluated(call, data.Loader(self.measured, 1000, shuffle=False)).numbers["accuracy"])
+
+    def calibration(self) -> np.ndarray:
+        images: np.ndarray = self.prepare.eval()(self.training.inputs(np.arange(CALIBRATION))).numpy()
+        return images
+
+
+def progress(what: str, seed: int, begun: float, found: dict[str, Any]) -> None:
+    """Tell on stderr what is known so far."""
+    print(f"{time.perf_counter() - begun:.0f} s, {what}, seed {seed}: {found}", file=sys.stderr, flush=True)
 
 
 def row(name: str, folder: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """Train and compress one network with one seed."""
-    recipe, begun = RECIPES[name], time.process_time()
-    weft.seed(seed)
-    model = recipe.make()
-    one = Measured(folder, model, seed)
-    one.train(
-        given.epochs or recipe.epochs, recipe.rate, optimizer="sgd", momentum=0.9, weight_decay=recipe.weight_decay
-    )
-    found: dict[str, Any] = {"network": name, "seed": seed, "error_before": round(one.error(), 2)}
-    paths = list(compress.weights_of(model))
-    factor = 1.0 if given.density is None else given.density / min(recipe.densities)
-    ends = {path: min(1.0, factor * density) for path, density in zip(paths, recipe.densities, strict=True)}
-    for step in range(given.steps):
-        compress.prune(model, {path: compress.gradual(1.0, end, given.steps)[step] for path, end in ends.items()})
-        one.train(
-            given.prune_epochs, 0.3 * recipe.rate, optimizer="sgd", momentum=0.9, weight_decay=recipe.weight_decay / 5
-        )
-    found["error_pruned"] = round(one.error(), 2)
-    compress.share(model, {path: given.bits or bits for path, bits in zip(paths, recipe.bits, strict=True)})
-    one.train(given.share_epochs, 1e-4, optimizer="adam")
-    return found | _sizes(one) | {"cpu_seconds": round(time.process_time() - begun)}
+    recipe = RECIPES[name]._replace(**dict(given.set)).scaled(given.scale)
+    begun = time.perf_counter(), time.process_time()
+    bench = Bench(folder, recipe, seed, given.validation, given.examples)
+    bench.train_sgd(recipe.epochs, recipe.rate, recipe.weight_decay)
+    found: dict[str, Any] = {"row": name, "seed": seed, "measured": "validation" if given.validation else "test"}
+    found["error_before"] = round(bench.error(), 3)
+    progress(name, seed, begun[0], found)
+    if recipe.distill:
+        bench.teacher = taught(bench) if recipe.teacher else copy.deepcopy(bench.model).eval()
+    step = {"int8": _int8, "fixed": _fixed, "pack": _pack}[recipe.method]
+    found |= step(bench)
+    wall, cpu = time.perf_counter() - begun[0], time.process_time() - begun[1]
+    return found | {"seconds": round(wall), "cpu_seconds": round(cpu)}
 
 
-def _sizes(one: Measured) -> dict[str, Any]:
-    model = one.model.eval()
+def taught(bench: Bench) -> nn.Module:
+    """Another network, trained on the same data, whose predictions the network learns from."""
+    recipe, student = RECIPES[f"int8-{bench.recipe.teacher}"], bench.model
+    weft.seed(bench.seed)
+    bench.model = recipe.make()
+    bench.train_sgd(bench.recipe.teacher_epochs, recipe.rate, recipe.weight_decay)
+    progress("teacher", bench.seed, time.perf_counter(), {"error": round(bench.error(), 3)})
+    teacher, bench.model = bench.model.eval(), student
+    return teacher
+
+
+def _int8(bench: Bench) -> dict[str, Any]:
+    """Post-training quantization, computed with the int8 kernels."""
+    compress.int8(bench.model.eval(), bench.calibration())
+    progress("int8", bench.seed, time.perf_counter(), {"error_emulated": round(bench.error(), 3)})
+    return {"error_after": round(bench.error(compress.to_int8(bench.model)), 3)}
+
+
+def _fixed(bench: Bench) -> dict[str, Any]:
+    """Fixed point of each width, at once and after fine-tuning."""
+    recipe, original, begun = bench.recipe, bench.model, time.perf_counter()
+    found: dict[str, Any] = {}
+    for bits in recipe.fixed_bits:
+        bench.model = copy.deepcopy(original)
+        compress.fixed_point(bench.model.eval(), bench.calibration(), bits)
+        found[f"error_{bits}_bits_at_once"] = round(bench.error(), 3)
+        bench.train(recipe.final_epochs, recipe.share_rate, optimizer="adam")
+        found[f"error_{bits}_bits"] = round(bench.error(), 3)
+        progress("fixed point", bench.seed, begun, found)
+    return found
+
+
+def _pack(bench: Bench) -> dict[str, Any]:
+    """Prune in steps, retrain, share, fine-tune, pack."""
+    recipe, model, begun = bench.recipe, bench.model, time.perf_counter()
     before = sum(tensor.numpy().nbytes for tensor in model.named_tensors().values())
+    for step in range(recipe.steps):
+        if isinstance(recipe.density, float):
+            now = compress.gradual(1.0, recipe.density, recipe.steps)[step]
+            compress.prune(model, now, scope="global", score="lamp")
+        else:
+            ends = dict(zip(compress.weights_of(model), recipe.density, strict=True))
+            compress.prune(model, {path: compress.gradual(1.0, end, recipe.steps)[step] for path, end in ends.items()})
+        last = step == recipe.steps - 1
+        bench.train_sgd(
+            recipe.final_epochs if last else recipe.step_epochs, recipe.retrain_rate, recipe.retrain_weight_decay
+        )
+    found: dict[str, Any] = {"error_pruned": round(bench.error(), 3)}
+    progress("pruned", bench.seed, begun, found)
+    if recipe.shrink:
+        compress.shrink(model.eval(), weft.asarray(bench.calibration()[:1]))
+    found["densities"] = [round(density, 4) for density in compress.densities(model).values()]
+    bits = (
+        recipe.bits if isinstance(recipe.bits, int) else dict(zip(compress.weights_of(model), recipe.bits, strict=True))
+    )
+    compress.share(model, bits)
+    if recipe.bias_bits:
+        share_biases(model, recipe.bias_bits)
+    bench.train(recipe.share_epochs, recipe.share_rate, optimizer="adam")
+    return found | _sizes(bench, before)
+
+
+def share_biases(model: nn.Module, bits: int) -> None:
+    """Let biases be shared values, too."""
+    for layer in list(model.modules()):
+        bias = vars(layer).get("bias")
+        if isinstance(bias, weft.Tensor) and bias.ndim == 1:
+            centroids, members = compress.kmeans(bias.numpy(), (1 << bits) - 1)
+            compress.parametrize(layer, "bias", compress.Codebook(centroids, members + 1))
+
+
+def _sizes(bench: Bench, before: int) -> dict[str, Any]:
+    model = bench.model.eval()
     sizes = {coder: len(pack_tensors(packed_weights(model, True), coder).content) for coder in ("huffman", "rans")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.weft"
-        whole = compress.pack(model, path, weft.zeros((1, 1, 28, 28)), half=True)
-        error = one.error(weft.load(path).eval())
-    print(compress.report(model, half=True))
-    print(compress.report(model, half=True, coder="huffman"))
-    ratios = {f"{coder}_ratio": round(before / size, 1) for coder, size in sizes.items()}
-    return {"error_after": round(error, 2), **ratios, **sizes, "file": whole, "file_ratio": round(before / whole, 1)}
+        files = {
+            coder: compress.pack(model, path, weft.zeros((1, 1, 28, 28)), half=True, coder=coder) for coder in sizes
+        }
+        error = bench.error(weft.load(path).eval())
+    found: dict[str, Any] = {"error_after": round(error, 3), "bytes_before": before}
+    for coder, size in sizes.items():
+        found |= {f"{coder}_bytes": size, f"{coder}_ratio": round(before / size, 1)}
+        found |= {f"{coder}_file": files[coder], f"{coder}_file_ratio": round(before / files[coder], 1)}
+    return found
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A setting of a recipe and its value in JSON: final_epochs=60, density=[0.08,0.09,0.26]."""
+    name, _, value = text.partition("=")
+    if name not in Recipe._fields:
+        raise argparse.ArgumentTypeError(f"a recipe has no setting {name!r}: {', '.join(Recipe._fields)}")
+    return name, json.loads(value)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with the four files of MNIST")
-    parser.add_argument("--network", choices=sorted(RECIPES), action="append")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, help="of the first training")
-    parser.add_argument("--steps", type=int, default=4, help="of pruning")
-    parser.add_argument("--prune-epochs", type=int, default=8, help="after each step of pruning")
-    parser.add_argument("--share-epochs", type=int, default=3)
-    parser.add_argument("--density", type=float, help="of the sparsest layer; the paper's if none is given")
-    parser.add_argument("--bits", type=int, help="of all layers")
+    parser.add_argument("--data", required=True, help="folder with the folders mnist and fashion-mnist")
+    parser.add_argument("--row", choices=sorted(RECIPES), action="append", help="default: all")
+    parser.add_argument("--seed", type=int, action="append", help="default: 0, 1 and 2")
+    parser.add_argument("--validation", action="store_true", help="measure on a sixth of the training set, held out")
+    parser.add_argument("--examples", type=int, help="train on so many only, to try a command")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the epochs of all trainings")
+    parser.add_argument("--set", type=setting, action="append", default=[], help="a setting of the recipe: name=JSON")
     given = parser.parse_args()
-    for name in given.network or sorted(RECIPES):
-        for seed in range(given.seeds):
+    for name in given.row or RECIPES:
+        for seed in given.seed or (0, 1, 2):
             print(json.dumps(row(name, given.data, seed, given)), flush=True)
 
 
