@@ -56,6 +56,9 @@ def multiplied(spec: ProductSpec, memory: list[np.ndarray]) -> np.ndarray:
     value = a @ b
     if spec.has_bias:
         value = value + _typed(memory[2], spec.c_dtype)[: spec.n].astype(np.float64)
+    if spec.residual:
+        added = _typed(memory[spec.arguments.index("residual")], spec.c_dtype)[: value.size]
+        value = value + added.astype(np.float64).reshape(value.shape)
     if spec.epilogue.endswith("relu"):
         value = np.maximum(value, 0)
     if spec.has_sum:
