@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+import gpu_attention
 import gpu_jax
 import gpu_published
 import gpu_torch
@@ -134,6 +135,7 @@ def cases() -> Iterator[Case]:
     yield from (training(n) for n in TRAINED if not n.late)
     yield from (training(n) for n in big if n.precision)
     yield from products()
+    yield from gpu_attention.cases()
     yield from (inference(n) for n in INFERRED)
     yield from (training(n) for n in big if not n.precision)
     yield from small()

@@ -1,6 +1,6 @@
 """Rows of published networks on a GPU: GPT-2, ViT-B/16 and ConvNeXt-T, trained by AdamW or used, with the same weights in all libraries.
 
-torch has ViT and ConvNeXt from torchvision; its GPT-2 is written here as people write it today: one product for queries, keys and values, and
+JAX's networks are in gpu_published_jax.py. torch has ViT and ConvNeXt from torchvision; its GPT-2 is written here as people write it today: one product for queries, keys and values, and
 torch's fused attention. Memory is the most that a step has in use, parameters and optimizer included.
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import gpu_published_jax
 import gpu_torch
 import gpu_weft
 import numpy as np
@@ -73,6 +74,7 @@ def cases() -> Iterator[Case]:
         found: dict[str, Callable[[], Contestant]] = {
             name: partial(_torch, row, way) for name, way in zip(names, ways, strict=True)
         }
+        found["jax"] = partial(_jax, row)
         found["weft"] = partial(_weft, row)
         group = TRAINING if row.training else INFERENCE
         note = f"torch was seen at {row.before} ms before"
@@ -184,13 +186,29 @@ def _torch_inference(row: Published, way: str) -> Contestant:
     return Contestant(call, gpu_torch.wait, lambda: [call().float().cpu().numpy().reshape(-1)[:1000]], peak)
 
 
+# --- JAX --------------------------------------------------------------------------------------------------------------------------
+
+
+def _jax(row: Published) -> Contestant:
+    need("jax")
+    x, y = row.batches()
+    if row.training:
+        return gpu_published_jax.training(row.network, row.precision, _weights(row), x, y, RATE)
+    return gpu_published_jax.inference(row.network, row.precision, _weights(row), x)
+
+
+def _weights(row: Published) -> dict[str, np.ndarray]:
+    """torch's, by its names."""
+    return {name: tensor.detach().numpy() for name, tensor in torch_network(row.network)[0].state_dict().items()}
+
+
 # --- weft -------------------------------------------------------------------------------------------------------------------------
 
 
 def _weft(row: Published) -> Contestant:
     options = {"dropout": 0.0} if row.is_text else {"drop_path": 0.0} if row.network == "convnext_tiny" else {}
     model = getattr(zoo, row.network)(**options)
-    values = {name: tensor.detach().numpy() for name, tensor in torch_network(row.network)[0].state_dict().items()}
+    values = _weights(row)
     if row.is_text:  # published with its matrices transposed
         values = {name: v.T if ".c_" in name and v.ndim == 2 else v for name, v in values.items()}
     load_published(model, row.network, values)
