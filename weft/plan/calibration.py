@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 from ..compiler.cpu.target import host
 from ..compiler.host import usable_cores
@@ -199,12 +200,18 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
         told = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("plan", f"{HERE} was not measured, got no {file}. Measure it: weft plan --measure.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError("plan", f"{file} cannot be read: {error}. Measure again: weft plan --measure.") from None
-    if told.get("format") != FORMAT:
-        raise UserError(
-            "plan", f"{file} has another format, got {told.get('format')}. Measure again: weft plan --measure."
-        )
+    found = told.get("format") if isinstance(told, dict) else None
+    if found != FORMAT:
+        raise UserError("plan", f"{file} has another format, got {found}. Measure again: weft plan --measure.")
+    try:
+        return _from_dict(told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError("plan", f"{file} is damaged: {error}. Measure again: weft plan --measure.") from None
+
+
+def _from_dict(told: Mapping[str, Any]) -> MeasuredCluster:
     pairs = {int(n): RankMeasures(_points(m["all_reduce"]), m["products"], _points(m["sweeps"])) for n, m in told["measures"].items()}  # fmt: skip
     return MeasuredCluster(pairs, told["cpu"], told["cores"], told["memory_bytes"])
 
