@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 import weft
+from mutate_texts import TEXTS
 from mutate_weights import WEIGHTS, Case
 from weft import data, nn, optim
 from weft.data.catalogue import CATALOGUE
@@ -283,6 +284,7 @@ CASES: dict[str, Case] = {
     "text list": Case(("list.txt",), _make_lists, lambda f: data.from_list(f / "list.txt").labels, False),
     "text": Case(("words.txt",), _make_text, lambda f: _digest(data.open_dataset(f / "words.txt")), False),
     **WEIGHTS,
+    **TEXTS,
     "program": Case(("net.weft",), _make_program, _read_network("net.weft"), True),
     "program entries": Case(ENTRIES, _make_program, _read_entries, False),
     "packed program": Case(("small.weft",), _make_packed, _read_network("small.weft"), True),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from caffe_writer import caffemodel_of
+from caffe_writer import blob, caffemodel_of
 from weft import io, nn, zoo
 from weft.cli import main
 from weft.errors import RunError, UserError
@@ -96,10 +96,14 @@ def test_branches_groups_and_norms_of_old_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "by", "message"),
     [
-        ('"ReLU"', '"Crop"', "layers of the types crop, which are not supported. Known: concat"),
+        ('"ReLU"', '"Crop"', "layers of the types crop, which are not supported. Known: batchnorm"),
         ('bottom: "pool2"', 'bottom: "elsewhere"', "must have one input, the images; got data, elsewhere"),
         ('name: "conv2"', 'name: "conv3"', "the layer 'conv3' requires conv3.weight in the .caffemodel"),
-        ("kernel_h: 5", "kernel_h: 3", r"'conv2' cannot be built: its weight has the shape \(50, 20, 5, 5\)"),
+        (
+            "kernel_h: 5",
+            "kernel_h: 3",
+            r"'conv2' cannot be built: filters of \(3, 5\) are described, and the .caffemodel has \(5, 5\)",
+        ),
         ('type: "Softmax"', "", "a layer without a name or a type"),
     ],
 )
@@ -109,6 +113,42 @@ def test_descriptions_that_do_not_fit(change: str, by: str, message: str, tmp_pa
     prototxt.write_text(LENET.replace(change, by))
     with pytest.raises(UserError, match=message):
         load_caffe_network(prototxt, weights)
+
+
+NORMED = """
+input: "data" input_dim: 1 input_dim: 3 input_dim: 4 input_dim: 4
+layer { name: "s" type: "Power" bottom: "data" top: "s" power_param { power: 2 scale: 0.5 shift: 1 } }
+layer { name: "bn" type: "BatchNorm" bottom: "s" top: "bn" batch_norm_param { use_global_stats: true } }
+layer { name: "sc" type: "Scale" bottom: "bn" top: "bn" scale_param { bias_term: true } }
+"""
+
+
+def test_batch_norms_scales_and_a_mean_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NumPy. Statistics are sums over a number of batches, and the mean image is larger than images."""
+    rng = np.random.default_rng(0)
+    mean, variance, count = rng.normal(size=3), rng.random(3) + 1, np.array([40.0])
+    scale, bias = rng.normal(size=3), rng.normal(size=3)
+    layers = {"bn": [mean * 40, variance * 40, count], "sc": [scale, bias]}
+    monkeypatch.chdir(tmp_path)
+    Path("n.prototxt").write_text(NORMED)
+    Path("n.caffemodel").write_bytes(caffemodel_of(layers))
+    image = rng.normal(size=(1, 3, 7, 6)).astype(np.float32)
+    Path("mean.binaryproto").write_bytes(blob(image, old=True))
+    assert np.array_equal(io.load_caffe_mean("mean.binaryproto"), image[0])
+    x = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
+    inside = (0.5 * (x.astype(np.float64) - image[:, :, 1:5, 1:5]) + 1) ** 2
+    by_channel = [v.reshape(3, 1, 1) for v in (mean, variance, scale, bias)]
+    wanted = (inside - by_channel[0]) / np.sqrt(by_channel[1] + 1e-5) * by_channel[2] + by_channel[3]
+    found = load_caffe_network("n.prototxt", "n.caffemodel", "mean.binaryproto")(weft.asarray(x)).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert main(["convert", "n.caffemodel", "n.weft", "prototxt=n.prototxt", "mean=mean.binaryproto"]) == 0
+    assert np.array_equal(weft.load("n.weft").eval()(x).numpy(), found)
+    Path("small.binaryproto").write_bytes(blob(image[:, :, :3], old=True))
+    with pytest.raises(UserError, match=r"small.binaryproto: a mean image of \(3, 4, 4\) or larger is required"):
+        load_caffe_network("n.prototxt", "n.caffemodel", "small.binaryproto")
+    with pytest.raises(RunError, match=r"n.prototxt is damaged, or no .binaryproto"):
+        io.load_caffe_mean("n.prototxt")
+    assert main(["convert", "n.caffemodel", "n.npz", "mean=mean.binaryproto"]) == 2
 
 
 def test_the_text_format() -> None:

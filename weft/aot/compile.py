@@ -22,7 +22,7 @@ from ..compiler.cpu.module import EmittedModule, write
 from ..compiler.cpu.target import CpuTarget, compiling_for
 from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ..compiler.ir.storage import ALIGN, ARENA, KEPT, Slot
-from ..dtypes import DType, float16
+from ..dtypes import DType
 from ..errors import InternalError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
@@ -96,7 +96,7 @@ def compile_closed(
     closed: ClosedProgram, target: CpuTarget, name: str, *, weights_inside: bool = True, threads: int = 1
 ) -> CompiledLibrary:
     """Compile a program for a CPU. The symbols of its functions begin with `name`."""
-    _check_ops(closed.graph, target)
+    _check_ops(closed.graph)
     functions = [f"{name}_run", *([f"{name}_init"] if closed.state else [])]
     with compiling_for(target):
         whole = compiled(
@@ -130,17 +130,12 @@ def _arguments(name: str, nodes: Sequence[Node], changed: Sequence[bool]) -> tup
     )
 
 
-def _check_ops(graph: Graph, target: CpuTarget) -> None:
+def _check_ops(graph: Graph) -> None:
     nodes = [node for part in (*subgraphs(graph), graph) for node in part.nodes]
     unknown = sorted({node.op.name for node in nodes if not can_compile(node.op)})
     if unknown:
         raise UserError(
             "export_c", f"every op must compile for CPUs, got {', '.join(unknown)}, which cannot be compiled."
-        )
-    if not target.half and any(node.dtype is float16 for node in nodes):
-        raise UserError(
-            "export_c",
-            f"{target.cpu} ({target.arch}) cannot convert float16, which the program uses. Use float32 or bfloat16.",
         )
 
 

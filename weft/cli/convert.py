@@ -26,6 +26,7 @@ def convert(words: Sequence[str]) -> None:
         "model": Setting(str, None, "network of the zoo that published weights are for"),
         "classes": Setting(count, None, "number of classes of that network; default: its own"),
         "prototxt": Setting(str, None, "description of the network of a .caffemodel"),
+        "mean": Setting(str, None, ".binaryproto of the mean image that a network of Caffe subtracts"),
         "exist_ok": Setting(flag, False, "replace a file that is there"),
         "json": Setting(flag, False, "print JSON, for programs"),
     }
@@ -35,7 +36,8 @@ def convert(words: Sequence[str]) -> None:
     source, target = given.plain
     if Path(target).exists() and not given["exist_ok"]:
         raise UserError("weft convert", f"{target} is there already. Choose another name, or say exist_ok=true.")
-    found = convert_file(source, target, model=given["model"], classes=given["classes"], prototxt=given["prototxt"])
+    settings = {name: given[name] for name in ("model", "classes", "prototxt", "mean")}
+    found = convert_file(source, target, **settings)
     if given["json"]:
         print(as_json(asdict(found)))
         return

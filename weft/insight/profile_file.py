@@ -52,7 +52,7 @@ def record_from_json(text: str, where: str = "profile") -> ProfileRecord:
     """What is shown of the profile in a file. A file of a newer form, or a damaged one, is refused."""
     try:
         known = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(where, f"this profile is damaged: {error}. Measure again.") from None
     return _record(known, where)
 

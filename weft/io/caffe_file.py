@@ -29,9 +29,7 @@ class _Damaged(Exception):
 def load_caffe(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The blobs of all layers: LAYER.weight, LAYER.bias, and LAYER.2 and so on for those of layers that have more."""
     try:
-        with open(path, "rb") as file:
-            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        found = dict(_named_blobs(content))
+        found = dict(_named_blobs(_content(path)))
         if not found:
             raise _Damaged("it has no layers with blobs")
     except _Damaged as error:
@@ -42,6 +40,36 @@ def load_caffe(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise RunError("load_weights", f"{path} cannot be read: {error}.") from error
     return found
+
+
+def load_caffe_mean(path: str | os.PathLike[str]) -> np.ndarray:
+    """The mean image of a .binaryproto, as Caffe and DIGITS write it: (channels, height, width), blue first.
+
+    >>> import tempfile
+    >>> from weft.io.protobuf import bytes_field, int_field
+    >>> sizes = b"".join(int_field(field, size) for field, size in enumerate((1, 3, 1, 2), 1))
+    >>> with tempfile.NamedTemporaryFile(suffix=".binaryproto") as file:
+    ...     _ = file.write(sizes + bytes_field(5, np.arange(6, dtype=np.float32).tobytes())), file.flush()
+    ...     load_caffe_mean(file.name).tolist()
+    [[[0.0, 1.0]], [[2.0, 3.0]], [[4.0, 5.0]]]
+    """
+    try:
+        found = np.array(_blob(_content(path)), np.float32)
+    except _Damaged as error:
+        raise RunError("load_caffe_mean", f"{path} is damaged, or no .binaryproto of a mean image: {error}.") from None
+    except (OSError, ValueError) as error:
+        raise RunError("load_caffe_mean", f"{path} cannot be read: {error}.") from error
+    image = found[0] if found.ndim == 4 and len(found) == 1 else found
+    if image.ndim != 3 or not image.size:
+        raise RunError(
+            "load_caffe_mean", f"{path} must hold one image of channels, rows and columns, got {found.shape}."
+        )
+    return image
+
+
+def _content(path: str | os.PathLike[str]) -> memoryview:
+    with open(path, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _named_blobs(content: memoryview) -> Iterator[tuple[str, np.ndarray]]:

@@ -16,9 +16,10 @@ import numpy as np
 
 from .. import nn
 from ..errors import UserError
+from ..ops.convert import asarray, parameter
 from ..ops.movement import concat
 from ..tensor import Tensor
-from .caffe_file import load_caffe
+from .caffe_file import load_caffe, load_caffe_mean
 from .prototxt import Message, read_prototxt
 
 SKIPPED = {
@@ -43,18 +44,19 @@ class CaffeLayer(NamedTuple):
 
 
 class CaffeNetwork(nn.Module):
-    """The layers of a network of Caffe. `input_shape`: that of one image, if the file says it."""
+    """The layers of a network of Caffe. `input_shape`: that of one image, if the file says it. `mean` is subtracted from images."""
 
     def __init__(
-        self, layers: list[CaffeLayer], modules: list[nn.Module], inputs: list[str], shape: tuple[int, ...] | None
-    ) -> None:
-        self.input_shape = shape
+        self, layers: list[CaffeLayer], modules: list[nn.Module], inputs: list[str], shape: tuple[int, ...] | None,
+        mean: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        self.input_shape, self.mean = shape, None if mean is None else asarray(mean)
         self._layers, self._inputs = layers, inputs
         self.parts = {re.sub(r"\W", "_", layer.name): module for layer, module in zip(layers, modules, strict=True)}
 
     def forward(self, x: Tensor) -> Tensor:
-        values: dict[str, Tensor] = dict.fromkeys(self._inputs, x)
-        result = x
+        result = x if self.mean is None else x - self.mean
+        values: dict[str, Tensor] = dict.fromkeys(self._inputs, result)
         for layer, module in zip(self._layers, self.parts.values(), strict=True):
             given = [values[name] for name in layer.bottoms]
             result = module(given) if isinstance(module, _Join) else module(given[0])
@@ -77,8 +79,12 @@ class _Join(nn.Module):
         return result
 
 
-def load_caffe_network(prototxt: str | os.PathLike[str], weights: str | os.PathLike[str]) -> CaffeNetwork:
+def load_caffe_network(
+    prototxt: str | os.PathLike[str], weights: str | os.PathLike[str], mean: str | os.PathLike[str] | None = None
+) -> CaffeNetwork:
     """The network of a .prototxt with the weights of a .caffemodel, in evaluation mode. Images are blue, green, red, as Caffe reads them.
+
+    `mean` is a .binaryproto whose image is subtracted from every image first; of one that is larger than images, the centre, as Caffe crops it.
 
     >>> import tempfile, weft
     >>> from weft.io.protobuf import bytes_field
@@ -100,7 +106,21 @@ def load_caffe_network(prototxt: str | os.PathLike[str], weights: str | os.PathL
         what = f"layers of the types {', '.join(unknown)}, which are not supported" if unknown else "no layers"
         raise UserError("caffe", f"{place} has {what}. Known: {', '.join(sorted(_BUILDERS))}.")
     modules = [_built(place, layer, blobs) for layer in layers]
-    return CaffeNetwork(layers, modules, _inputs(place, layers), _input_shape(about)).eval()
+    shape = _input_shape(about)
+    image = None if mean is None else _mean_image(Path(mean), shape)
+    return CaffeNetwork(layers, modules, _inputs(place, layers), shape, image).eval()
+
+
+def _mean_image(path: Path, shape: tuple[int, ...] | None) -> np.ndarray:
+    """The mean of images of this shape."""
+    mean = load_caffe_mean(path)
+    if shape is None:
+        return mean
+    channels, height, width = shape
+    down, right = mean.shape[1] - height, mean.shape[2] - width
+    if mean.shape[0] != channels or down < 0 or right < 0:
+        raise UserError("caffe", f"{path}: a mean image of {shape} or larger is required, got {mean.shape}.")
+    return mean[:, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
 
 
 def _layers(place: Path, about: Message) -> list[CaffeLayer]:
@@ -175,9 +195,12 @@ def _convolution(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     weight = _blob(blobs, layer, "weight")
     if weight.ndim != 4:
         raise ValueError(f"weights of 4 axes are required, got {weight.shape}")
+    size = _pair(settings, "kernel_size", "kernel", 1)
+    if weight.shape[2:] != size:
+        raise ValueError(f"filters of {size} are described, and the .caffemodel has {weight.shape[2:]}")
     bias = bool(settings.get("bias_term", [True])[0])
     made = nn.Conv2d(
-        weight.shape[1] * groups, weight.shape[0], _pair(settings, "kernel_size", "kernel", 1), groups=groups, bias=bias,
+        weight.shape[1] * groups, weight.shape[0], size, groups=groups, bias=bias,
         stride=_pair(settings, "stride", "stride", 1), padding=_pair(settings, "pad", "pad", 0),
         dilation=_pair(settings, "dilation", "dilation", 1), init="zeros",
     )  # fmt: skip
@@ -247,6 +270,58 @@ def _eltwise(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     return _Join("sum" if operation in ("SUM", 1) else "product")
 
 
+class _Power(nn.Module):
+    """(shift + scale * x) ** power: DIGITS scales the pixels for LeNet by it."""
+
+    def __init__(self, power: float, scale: float, shift: float) -> None:
+        self.power, self.scale, self.shift = power, scale, shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = x * self.scale + self.shift
+        return inside if self.power == 1.0 else inside**self.power
+
+
+def _power(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("power_param")
+    power, scale, shift = (float(settings.get(n, [d])[0]) for n, d in (("power", 1.0), ("scale", 1.0), ("shift", 0.0)))
+    return _Power(power, scale, shift)
+
+
+class _ByChannel(nn.Module):
+    """x * scale + shift, with a number for each channel."""
+
+    def __init__(self, scale: np.ndarray, shift: np.ndarray) -> None:
+        self.scale, self.shift = (parameter(values.ravel().astype(np.float32)) for values in (scale, shift))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one_each = (-1, *(1,) * (x.ndim - 2))
+        return x * self.scale.reshape(one_each) + self.shift.reshape(one_each)
+
+
+def _batch_norm(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    """Mean and variance are sums: the third blob says of how many."""
+    eps = float(layer.settings("batch_norm_param").get("eps", [1e-5])[0])
+    mean, variance, count = (_blob(blobs, layer, role).astype(np.float64).ravel() for role in ("weight", "bias", "2"))
+    if mean.shape != variance.shape or count.size != 1:
+        raise ValueError(
+            f"a mean, a variance and a count are required, got {mean.shape}, {variance.shape}, {count.shape}"
+        )
+    factor = 1.0 / count[0] if count[0] else 0.0
+    scale = 1.0 / np.sqrt(np.maximum(variance * factor, 0.0) + eps)
+    return _ByChannel(scale, -mean * factor * scale)
+
+
+def _scale(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("scale_param")
+    if settings.get("axis", [1])[0] != 1 or settings.get("num_axes", [1])[0] != 1:
+        raise ValueError("a scale for each channel is required (axis: 1, num_axes: 1)")
+    scale = _blob(blobs, layer, "weight").ravel()
+    bias = _blob(blobs, layer, "bias").ravel() if settings.get("bias_term", [False])[0] else np.zeros(scale.shape)
+    if bias.shape != scale.shape:
+        raise ValueError(f"as many biases as scales are required, got {bias.shape} and {scale.shape}")
+    return _ByChannel(scale, bias)
+
+
 _BUILDERS: dict[str, Callable[[CaffeLayer, Blobs], nn.Module]] = {
     "convolution": _convolution,
     "innerproduct": _inner_product,
@@ -260,4 +335,7 @@ _BUILDERS: dict[str, Callable[[CaffeLayer, Blobs], nn.Module]] = {
     "softmax": lambda layer, blobs: nn.Softmax(axis=1),
     "sigmoid": lambda layer, blobs: nn.Sigmoid(),
     "tanh": lambda layer, blobs: nn.Tanh(),
+    "power": _power,
+    "batchnorm": _batch_norm,
+    "scale": _scale,
 }

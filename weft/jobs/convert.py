@@ -46,13 +46,14 @@ class Converted:
 
 
 def convert(
-    source: str, target: str, *, model: str | None = None, classes: int | None = None, prototxt: str | None = None
-) -> Converted:
+    source: str, target: str, *, model: str | None = None, classes: int | None = None, prototxt: str | None = None,
+    mean: str | None = None,
+) -> Converted:  # fmt: skip
     """Write `source` in the format that the suffix of `target` names.
 
     With `model`, published weights are translated to a network of the zoo: its names, or the whole network as a program. `classes` is the
     number of classes of its last layer, if it is another than that of the network. With `prototxt`, which describes it, a network of Caffe
-    becomes a program.
+    becomes a program; `mean` is the .binaryproto of the image that it subtracts first.
     """
     read, write = Path(source), Path(target)
     if not read.is_file():
@@ -62,7 +63,9 @@ def convert(
             "convert", f"a file that ends in {', '.join((*WEIGHTS, *PROGRAMS))} is required, got {target!r}. {PAIRS}."
         )
     if prototxt is not None:
-        return _caffe_network(read, write, Path(prototxt))
+        return _caffe_network(read, write, Path(prototxt), mean)
+    if mean is not None:
+        raise UserError("convert", "mean= belongs to a network of Caffe: give prototxt= too.")
     if model is not None:
         return _network(read, write, full_name(model), classes)
     if classes is not None:
@@ -104,10 +107,10 @@ def _network(read: Path, write: Path, name: str, classes: int | None) -> Convert
     return Converted(str(write), len(own), loaded.library, (spec.text,))
 
 
-def _caffe_network(read: Path, write: Path, prototxt: Path) -> Converted:
+def _caffe_network(read: Path, write: Path, prototxt: Path, mean: str | None) -> Converted:
     if write.suffix not in PROGRAMS:
         raise UserError("convert", f"prototxt= makes a network, which ends in {' or '.join(PROGRAMS)}, got {write}.")
-    network = load_caffe_network(prototxt, read)
+    network = load_caffe_network(prototxt, read, mean)
     if network.input_shape is None:
         raise UserError("convert", f"{prototxt} does not say the shape of its images: take the one for deployment.")
     spec = TensorSpec(("batch", *network.input_shape))

@@ -229,7 +229,7 @@ def _read_about(path: Path) -> ImportedNetwork | None:
         told = json.loads(path.read_text(encoding="utf-8"))
         known = {one.name: told[one.name] for one in fields(ImportedNetwork)}
         return ImportedNetwork(**{**known, "shape": tuple(known["shape"])})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -191,5 +191,5 @@ def _read(name: str) -> StoredWeights:
         if known["name"] != name or not all(isinstance(v, int if k == "bytes" else str) for k, v in known.items()):
             raise ValueError("it does not describe these weights")
         return StoredWeights(**known)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError("weights", f"{path} is damaged: {error}. Remove the folder and add the weights again.") from None

@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..hints import nearest
 from .schema import Setting
 
+LONGEST, DEEPEST = 200_000, 20
 NULL = "tag:yaml.org,2002:null"
 
 
@@ -42,7 +43,9 @@ def read_settings(where: str, path: str | Path, known: Mapping[str, Setting]) ->
 def _pairs(where: str, path: str | Path) -> list[tuple[yaml.Node, yaml.Node]]:
     """The entries of the mapping in a file; an empty file has none."""
     try:
-        loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        _check_size(where, path, text)
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if isinstance(root, yaml.MappingNode):
             _check_repeats(where, path, root)
@@ -63,6 +66,18 @@ def _pairs(where: str, path: str | Path) -> list[tuple[yaml.Node, yaml.Node]]:
             f"{path}: lines such as `epochs: 5` are required, got a {_kind(root)}.",
         )
     return []
+
+
+def _check_size(where: str, path: str | Path, text: str) -> None:
+    """Reject texts that PyYAML needs minutes or a deep stack for. Events are made one after the other: the first that is too deep ends it."""
+    if len(text) > LONGEST:
+        raise UserError(where, f"{path}: a text of at most {LONGEST:,} characters is required, got {len(text):,}.")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            line = f"{path}, line {event.start_mark.line + 1}"
+            raise UserError(where, f"{line}: lists and mappings are nested more than {DEEPEST} deep.")
 
 
 def _check_repeats(where: str, path: str | Path, root: yaml.MappingNode) -> None:

@@ -219,15 +219,20 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
         told = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("plan", f"{HERE} was not measured, got no {file}. Measure it: weft plan --measure.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError("plan", f"{file} cannot be read: {error}. Measure again: weft plan --measure.") from None
-    if told.get("format") != FORMAT:
-        raise UserError(
-            "plan", f"{file} has another format, got {told.get('format')}. Measure again: weft plan --measure."
-        )
-    return MeasuredCluster(
-        {int(n): _read(m) for n, m in told["measures"].items()}, told["cpu"], told["cores"], told["memory_bytes"]
-    )
+    found = told.get("format") if isinstance(told, dict) else None
+    if found != FORMAT:
+        raise UserError("plan", f"{file} has another format, got {found}. Measure again: weft plan --measure.")
+    try:
+        return _from_dict(told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError("plan", f"{file} is damaged: {error}. Measure again: weft plan --measure.") from None
+
+
+def _from_dict(told: Mapping[str, Any]) -> MeasuredCluster:
+    measures = {int(n): _read(m) for n, m in told["measures"].items()}
+    return MeasuredCluster(measures, told["cpu"], told["cores"], told["memory_bytes"])
 
 
 def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda text: None) -> MeasuredCluster:

@@ -265,7 +265,8 @@ class Program(Module):
         for port, node, wanted in zip(function.manifest.inputs, nodes, graph.inputs, strict=True):
             if node.type != wanted.type:
                 raise RunError(
-                    "load", f"{self._path} is damaged: {port.name} is {node.type}, the graph needs {wanted.type}."
+                    "load",
+                    f"{self._path} is damaged: {port.name} is {node.type} in {_WEIGHTS} and manifest.json, and {wanted.type} in {function.manifest.graph}.",
                 )
         computed = [wrap(n) for n in substitute(graph.outputs, dict(zip(graph.inputs, nodes, strict=True)))]
         if not function.manifest.differentiable:

@@ -13,6 +13,7 @@ from ..io import load_weights
 from ..zoo.gpt import GPT
 from ..zoo.published import load_published
 
+CONFIG, SIZES = "config.json", ("vocab_size", "n_positions", "n_embd", "n_head", "n_layer")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Settings of config.json that GPT-2 has in one way only, and that way.
 EXPECTED = {
@@ -27,21 +28,30 @@ def load_pretrained(folder: str | os.PathLike[str]) -> GPT:
     The folder is a copy of a model of Hugging Face; nothing is downloaded. Training it further: set dropout, and call `train()`.
     """
     path = Path(folder)
-    config = _config(path / "config.json")
+    config = _config(path / CONFIG)
     wrong = [f"{name}={config[name]!r}" for name, value in EXPECTED.items() if config.get(name, value) != value]
-    features = _size(config, "n_embd")
+    vocabulary, positions, features, heads, layers = (_size(path, config, name) for name in SIZES)
     if config.get("n_inner") not in (None, 4 * features):
         wrong.append(f"n_inner={config['n_inner']!r}")
     if wrong or "model_type" not in config:
-        raise UserError("load_pretrained", f"a GPT-2 is required, {path} has {', '.join(wrong) or 'no model_type'}.")
+        raise UserError(
+            "load_pretrained", f"a GPT-2 is required, {path / CONFIG} has {', '.join(wrong) or 'no model_type'}."
+        )
     weights = next((path / name for name in WEIGHTS if (path / name).is_file()), None)
     if weights is None:
         raise UserError("load_pretrained", f"{' or '.join(WEIGHTS)} is required in {path}, which has neither.")
-    model = GPT(
-        _size(config, "vocab_size"), _size(config, "n_positions"), features, _size(config, "n_head"), _size(config, "n_layer"), 0.0,
-        eps=float(config.get("layer_norm_epsilon", 1e-5)),
-    )  # fmt: skip
-    load_published(model, "gpt2", load_weights(weights))
+    values = load_weights(weights)
+    described = features * (vocabulary + positions + 12 * features * layers)  # without biases
+    held = sum(value.size for value in values.values())
+    if described > held:  # before so much memory is taken
+        raise UserError(
+            "load_pretrained", f"{path / CONFIG} describes {described:,} parameters, and {weights} has {held:,}."
+        )
+    try:
+        model = GPT(vocabulary, positions, features, heads, layers, 0.0, eps=_eps(config))
+        load_published(model, "gpt2", values)
+    except UserError as error:
+        raise UserError("load_pretrained", f"{path / CONFIG} does not fit {weights.name}: {error.message}") from None
     return model.eval()
 
 
@@ -56,8 +66,15 @@ def _config(file: Path) -> Mapping[str, Any]:
     return found
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
+def _size(folder: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError("load_pretrained", f"{name} must be an int of 1 or more, got {value!r}.")
+        raise UserError("load_pretrained", f"{name} in {folder / CONFIG} must be an int of 1 or more, got {value!r}.")
     return value
+
+
+def _eps(config: Mapping[str, Any]) -> float:
+    value = config.get("layer_norm_epsilon", 1e-5)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise UserError("load_pretrained", f"layer_norm_epsilon must be a number from 0 to 1, got {value!r}.")
+    return float(value)

@@ -195,11 +195,12 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     except (OSError, ValueError, RecursionError) as error:
         problem = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise RunError("load_tokenizer", f"{file} cannot be read: {problem}.") from None
-    if file.name != RUN_FACTS:
-        return SubwordTokenizer(content)
-    if not {"tokenizer", "vocabulary"} & set(facts):
+    if file.name == RUN_FACTS and not {"tokenizer", "vocabulary"} & set(facts):
         raise UserError("load_tokenizer", f"a run that was trained on text is required, got {given}.")
-    return tokenizer_of(facts)
+    try:
+        return SubwordTokenizer(content) if file.name != RUN_FACTS else tokenizer_of(facts)
+    except (UserError, TypeError) as error:
+        raise UserError("load_tokenizer", f"{file} cannot be used: {getattr(error, 'message', error)}") from None
 
 
 def is_tokenizer_name(name: str) -> bool:

@@ -86,10 +86,11 @@ RECIPES: dict[str, Recipe] = {
         published="test accuracy 91.25 % (He et al. 2016, table 6; with a step schedule)",
     ),
     "flowers-transfer": Recipe(
-        "ResNet-18 on a folder of flower photographs, from weights that you give: weights=RUN data=FOLDER",
+        "MobileNetV2 on a few hundred photographs, from published weights: first the new layer, then the last blocks: data=FOLDER weights=mobilenet_v2",
         {
-            "model": "resnet18", "epochs": 15, "batch": 32, "augment": "standard", "freeze": 2, "body_rate": 0.1,
-            "optimizer": "adamw", "rate": 1e-3, "weight_decay": 0.05, "label_smoothing": 0.1,
+            "model": "mobilenet_v2", "size": (320, 320), "resize": "crop", "augment": "light", "epochs": 14, "batch": 16,
+            "freeze": 7, "freeze_layers": 16, "body_rate": 0.05, "optimizer": "adamw", "rate": 2e-3, "weight_decay": 0.01,
+            "label_smoothing": 0.1,
         },
     ),
     "char-text": Recipe(

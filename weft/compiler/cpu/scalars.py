@@ -15,7 +15,8 @@ from llvmlite import ir
 
 from ...dtypes import DType, bfloat16, bool_, converted, float16, float64, int64
 from ...graph.node import Node
-from .ir_builder import F16, F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
+from . import half_floats
+from .ir_builder import F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
 from .math import functions as maths
 
 Flag = Callable[[Value, Value], None]  # (mask, value) -> None: reports a runtime error where the mask is set
@@ -24,7 +25,7 @@ Flag = Callable[[Value, Value], None]  # (mask, value) -> None: reports a runtim
 def storage_type(dtype: DType) -> ir.Type:
     """The type of an element in memory."""
     if dtype.is_float:
-        return {"float16": F16, "bfloat16": I16, "float32": F32, "float64": F64}[dtype.name]
+        return {"float16": I16, "bfloat16": I16, "float32": F32, "float64": F64}[dtype.name]
     return ir.IntType(dtype.bits)
 
 
@@ -39,10 +40,9 @@ def from_storage(code: Code, value: Value, dtype: DType) -> Value:
     if dtype is bool_:
         return code.icmp_unsigned("!=", value, constant(value.type, 0))
     if dtype is float16:
-        return code.fpext(value, like(value.type, F32))
+        return half_floats.from_float16(code, value)
     if dtype is bfloat16:
-        wide = code.zext(value, like(value.type, I32))
-        return code.bitcast(code.shl(wide, constant(wide.type, 16)), like(value.type, F32))
+        return half_floats.from_bfloat16(code, value)
     return value
 
 
@@ -50,20 +50,10 @@ def to_storage(code: Code, value: Value, dtype: DType) -> Value:
     if dtype is bool_:
         return code.zext(value, like(value.type, ir.IntType(8)))
     if dtype is float16:
-        return code.fptrunc(value, like(value.type, F16))
+        return half_floats.to_float16(code, value)
     if dtype is bfloat16:
-        return _to_bfloat16(code, value)
+        return half_floats.to_bfloat16(code, value)
     return value
-
-
-def _to_bfloat16(code: Code, value: Value) -> Value:
-    """The upper half of a float32, rounded to nearest even; nan stays nan."""
-    bits = code.bitcast(value, like(value.type, I32))
-    odd = code.and_(code.lshr(bits, constant(bits.type, 16)), constant(bits.type, 1))
-    rounded = code.lshr(code.add(bits, code.add(odd, constant(bits.type, 0x7FFF))), constant(bits.type, 16))
-    quiet = code.or_(code.lshr(bits, constant(bits.type, 16)), constant(bits.type, 0x40))
-    chosen = code.select(code.fcmp_unordered("uno", value, value), quiet, rounded)
-    return code.trunc(chosen, like(value.type, I16))
 
 
 def rounded(code: Code, value: Value, dtype: DType) -> Value:
@@ -256,15 +246,15 @@ def _nextafter(c: LoweringContext) -> Value:
     code, dtype = c.code, c.dtype
     bits_type = like(c.type, ir.IntType(dtype.bits))
     x = to_storage(code, c.x, dtype)
-    bits = x if dtype is bfloat16 else code.bitcast(x, bits_type)
+    bits = x if dtype.is_half else code.bitcast(x, bits_type)
     away = code.xor(code.fcmp_ordered("<", c.x, c.y), code.fcmp_ordered("<", c.x, c.const(0.0)))
     moved = code.select(away, code.add(bits, constant(bits_type, 1)), code.sub(bits, constant(bits_type, 1)))
     sign = constant(bits_type, 1 << (dtype.bits - 1))
     target = to_storage(code, c.y, dtype)
-    target = target if dtype is bfloat16 else code.bitcast(target, bits_type)
+    target = target if dtype.is_half else code.bitcast(target, bits_type)
     least = code.or_(code.and_(target, sign), constant(bits_type, 1))
     moved = code.select(code.fcmp_ordered("==", c.x, c.const(0.0)), least, moved)
-    result = moved if dtype is bfloat16 else code.bitcast(moved, like(c.type, storage_type(dtype)))
+    result = moved if dtype.is_half else code.bitcast(moved, like(c.type, storage_type(dtype)))
     result = from_storage(code, result, dtype)
     result = code.select(code.fcmp_ordered("==", c.x, c.y), c.y, result)
     return code.select(code.fcmp_unordered("uno", c.x, c.y), code.fadd(c.x, c.y), result)

@@ -41,7 +41,7 @@ class CpuTarget:
     triple: str = ""  # LLVM's name of the platform; empty for that of this process
     abi: str = ""  # LLVM's name of the calling convention, where a platform has several
     fma: bool = True  # whether products and sums can be rounded once, in one instruction
-    half: bool = True  # whether it converts float16
+    half: bool = True  # whether an instruction converts float16
     dot: str = ""  # LLVM's name of its dot products of 8-bit integers: "dotprod", "avx512vnni", "avxvnni" or none
     pointer_bytes: int = 8
     cores: int = 1  # that the choice of algorithms is made for
@@ -101,7 +101,8 @@ def host() -> CpuTarget:
     has_fma = bool(features.get("fma"))
     bits = 256 if features.get("avx2") and has_fma else 128
     dot = "avxvnni" if features.get("avxvnni") and bits == 256 else ""
-    return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, dot=dot, cores=cores)
+    has_half = bool(features.get("f16c"))
+    return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, half=has_half, dot=dot, cores=cores)
 
 
 def _has_dot_products() -> bool:

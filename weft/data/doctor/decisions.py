@@ -91,10 +91,12 @@ def load_decisions(folder: Path, digest: str) -> Decisions:
     """The decisions on the report of a dataset."""
     try:
         found = json.loads((folder / FILE).read_bytes())
-        return Decisions(found["decisions"]) if found["digest"] == digest else Decisions()
+        if found["digest"] != digest:
+            return Decisions()
+        return Decisions({str(name): str(action) for name, action in found["decisions"].items()})
     except FileNotFoundError:
         return Decisions()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError("dataset doctor", f"{folder / FILE} is damaged: {error}. Delete it.") from None
 
 

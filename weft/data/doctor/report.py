@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import RunError
+from ...errors import RunError, UserError
 from ...io.files import replace_file
 from ..changes import DatasetChanges, merged
 
@@ -117,5 +117,5 @@ def load_report(folder: Path, digest: str) -> DoctorReport | None:
         return DoctorReport(**{**found, "results": tuple(map(CheckResult.from_json, found["results"]))})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise RunError("dataset doctor", f"{folder / FILE} is damaged: {error}. Delete it and check again.") from None

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ...ir.plan import Plan, PlanPhase
-from ..ir_builder import F32, I1, I8, I16, I32, I64, PTR, Code, Value, constant, like, vector
+from ..ir_builder import F32, I1, I8, I16, I32, I64, Code, Value, constant, like, vector
 from ..library import library
 from ..target import CpuTarget, current_target
 from .depthwise_lines import each_width, lines_phase, notes_size, vectors_of
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .function_builder import Signature, call_epilogue, split
 from .shape import SWEEP_WORDS, FilterView, Sweep, whole_lines
-from .sweep import HEAD, PixelCursor, phases, prepare, record_words
+from .sweep import HEAD, PixelCursor, phases, prepare, read_address, record_words
 from .sweep_plan import SweepOperands
 
 _PIXELS = 4  # of a tile
@@ -124,7 +124,7 @@ def _block(
 
     def tap(s: Value, values: list[Value]) -> list[Value]:
         here = code.at(record, code.plus(code.times(s, _PIXELS + 1), HEAD + _PIXELS), I64)
-        pointers = [code.read(here, 1 + i, PTR) for i in range(_PIXELS)]
+        pointers = [read_address(code, here, 1 + i) for i in range(_PIXELS)]
         row = code.times(code.read(here, 0, I64), whole)
         for v in range(vectors):
             panel = code.times(code.mul(code.plus(first, v), taps), whole)

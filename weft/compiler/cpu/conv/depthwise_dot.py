@@ -17,12 +17,12 @@ from llvmlite import ir
 
 from ...ir.plan import Plan, PlanPhase
 from ..gemm.arithmetic import WORD
-from ..ir_builder import I1, I8, I16, I32, I64, PTR, Code, Value, constant, vector
+from ..ir_builder import I1, I8, I16, I32, I64, Code, Value, constant, vector
 from ..library import library
 from ..target import CpuTarget
 from .function_builder import Signature, all_of, below, call_epilogue, fill, numbers, split
 from .shape import SWEEP_WORDS, Sweep, whole_lines
-from .sweep import HEAD, PixelCursor, phases, record_words, take_pixels, write_segments
+from .sweep import HEAD, PixelCursor, phases, read_address, record_words, take_pixels, write_segments
 from .sweep_plan import SweepOperands
 
 PIXELS = 4  # of a tile
@@ -187,7 +187,7 @@ class _Sweep:
         code = self.code
 
         def pointer(tap: Value, i: int) -> Value:
-            return code.read(self.record, code.plus(code.times(tap, PIXELS + 1), HEAD + PIXELS + 1 + i), PTR)
+            return read_address(code, self.record, code.plus(code.times(tap, PIXELS + 1), HEAD + PIXELS + 1 + i))
 
         return pointer
 

@@ -19,12 +19,12 @@ from llvmlite import ir
 from ..gemm.arithmetic import arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
-from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
+from ..ir_builder import F32, I1, I8, I64, Code, Value, vector
 from ..library import library
 from ..target import CpuTarget, current_target
 from .function_builder import Signature, call_epilogue, copy, numbers, split
 from .shape import SWEEP_WORDS
-from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare
+from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare, read_address
 
 IN_PLACE, COPIED, PREPARED = 0, 1, 2
 
@@ -194,7 +194,7 @@ class _Direct:
         def segment(s: Value, values: list[Value]) -> list[Value]:
             here = code.at(record, code.plus(code.times(s, tile.rows + 1), HEAD + tile.rows), I64)
             filters = code.at(panel, code.times(code.read(here, 0, I64), self.width), F32)
-            pointers = [code.read(here, 1 + i, PTR) for i in range(tile.rows)]
+            pointers = [read_address(code, here, 1 + i) for i in range(tile.rows)]
 
             def right(k: Value, step: int) -> list[Value]:
                 place = code.times(code.plus(k, step), self.width)

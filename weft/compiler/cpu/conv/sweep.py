@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..ir_builder import F32, I1, I64, PTR, Code, Value, constant, lanes_of, vector
+from ..ir_builder import F32, I1, I64, PTR, Code, Int, Value, constant, lanes_of, vector
+from ..target import current_target
 from .function_builder import all_of, below, copy, numbers, split
 
 HEAD = 2  # a record's first words: segments, length
@@ -275,7 +276,7 @@ def _segment(
     start = code.plus(code.ptrtoint(source, I64), code.times(offset, size))
     places = code.add(code.mul(base, constant(kind, size)), code.splat(start, count))
     places = code.select(there, places, code.splat(code.ptrtoint(zeros, I64), count))
-    code.write(code.inttoptr(places, vector(PTR, count)), segment, 1)  # of 32 bits on some targets
+    code.write(places, segment, 1)
     return code.intrinsic("vector.reduce.or", there, types=[there.type], result=I1)
 
 
@@ -284,10 +285,18 @@ def flatten(code: Code, record: Value, count: int, patches: Value) -> None:
     segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
     whole = code.mul(segments, length)
     with code.loop(0, segments) as segment, code.loop(0, count) as i:
-        pointer = code.read(record, code.plus(code.times(segment, count + 1), i, HEAD + count + 1), PTR)
+        pointer = read_address(code, record, code.plus(code.times(segment, count + 1), i, HEAD + count + 1))
         copy(code, pointer, code.at(patches, code.plus(code.mul(i, whole), code.mul(segment, length)), F32), length)
     code.write(code.i64(1), record, 0)
     code.write(whole, record, 1)
     code.write(code.i64(0), record, HEAD + count)
     with code.loop(0, count) as i:
-        code.write(code.at(patches, code.mul(whole, i), F32), record, code.plus(i, HEAD + count + 1))
+        patch = code.at(patches, code.mul(whole, i), F32)
+        code.write(code.ptrtoint(patch, I64), record, code.plus(i, HEAD + count + 1))
+
+
+def read_address(code: Code, record: Value, word: Int) -> Value:
+    """The address in a word of a record: words have 64 bits, also where pointers have 32."""
+    if current_target().pointer_bytes == 8:
+        return code.read(record, word, PTR)
+    return code.inttoptr(code.read(record, word, I64), PTR)

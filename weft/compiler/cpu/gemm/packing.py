@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from ..half_floats import from_bfloat16, from_float16
 from ..ir_builder import (
-    F16,
     F32,
     F64,
     I16,
@@ -34,8 +34,9 @@ from ..target import current_target
 from .arithmetic import INTEGERS
 from .register_tile import pieces
 
-ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64, "f16": F16, "bf16": I16}  # as they lie in memory
+ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64, "f16": I16, "bf16": I16}  # as they lie in memory
 ELEMENTS |= dict.fromkeys(INTEGERS, I32)  # words of 8-bit integers, see arithmetic.py
+_HALF_FLOATS = {"f16": from_float16, "bf16": from_bfloat16}
 BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2} | dict.fromkeys(INTEGERS, 4)
 
 # The arguments of a packing phase, by name, in order. Strides are in elements: `across` from line to line, `along` from k to k.
@@ -226,9 +227,8 @@ def read_as(code: Code, pointer: Value, index: Int, source: str, kind: str, lane
     value = code.read(pointer, index, vector(ELEMENTS[source], lanes))
     if source == kind:
         return value
-    if source == "bf16":  # the upper half of an f32
-        wide = code.zext(value, like(value.type, I32))
-        value = code.bitcast(code.shl(wide, constant(wide.type, 16)), like(wide.type, F32))
+    if source in _HALF_FLOATS:
+        value = _HALF_FLOATS[source](code, value)
         if kind == "f32":
             return value
     return code.fpext(value, like(value.type, ELEMENTS[kind]))
