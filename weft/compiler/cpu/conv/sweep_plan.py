@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.plan import Plan, PlanPhase
+from ...thresholds import thresholds
 from ..gemm.arithmetic import needs_registers
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
@@ -181,6 +182,7 @@ def _block_phases(
         **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
         "panels": panels, "scratch": scratch, "scratch_size": whole_lines(chunk * (record * 8 + patch)),
         "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
+        "piece": _piece(sweep, block.vectors * target.lanes(32)),
     }  # fmt: skip
     reads = [names.source, names.packed]
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
@@ -192,6 +194,13 @@ def _block_phases(
     symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
     phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
     return phases, used
+
+
+def _piece(sweep: Sweep, width: int) -> int:
+    """Rows of a block of the filter that stay in the L2 cache while all tiles of a unit are multiplied with them."""
+    whole = max(1, sweep.most_taps * sweep.inputs)
+    pieces = -(-whole * width * 4 // thresholds.filter_piece)
+    return -(-whole // pieces)
 
 
 def _all_tiles(sweep: Sweep, height: int) -> int:
