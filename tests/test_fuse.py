@@ -57,6 +57,7 @@ ONE_KERNEL: dict[str, tuple[F, tuple[Any, ...]]] = {
     "logsumexp": (lambda x: weft.logsumexp(x, axis=-1), (X,)),
     "layer_norm": (weft.layer_norm, (X, ROW, ROW)),
     "layer_norm of a residual": (lambda x, r, g, b: weft.relu(weft.layer_norm(x + r, g, b)), (X, X, ROW, ROW)),
+    "layer_norm of one row": (weft.layer_norm, (floats(1, 48), ROW, ROW)),
     "rms_norm": (weft.rms_norm, (X, ROW)),
     "argmax": (lambda x: (x * 2.0).argmax(axis=1), (X,)),
     "linear, bias, relu": (lambda x, w, b: weft.relu(x @ w + b), (X, floats(48, 32), floats(32))),

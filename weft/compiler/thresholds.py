@@ -76,6 +76,7 @@ class Thresholds:
     attention_keys: int = _at(128, 16)
     attention_few_queries: int = _at(8, 0)  # for which keys and values are read as they lie in memory, not packed first
     # Convolutions
+    filter_piece: int = _at(128 << 10, 256)  # bytes of a filter that all pixels of a unit are multiplied with at a time
     filter_chunk: int = _at(512, 8)  # the least pixels of a chunk of a filter gradient
     filter_good_chunk: int = _at(2048, 16)  # pixels that are worth a chunk though there is enough other work
     filter_slab: int = _at(256, 8)  # the most pixels packed at a time

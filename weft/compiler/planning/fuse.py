@@ -449,7 +449,9 @@ class _Fusion:
         assert kernel.nest is not None
         if self._length(producer, kernel) > 2 * thresholds.fused_steps:
             return False
-        merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
+        only_reader = all(self.readers[o] <= {kernel, producer} for o in producer.outputs)
+        places = self._places(kernel, producer.outputs)
+        merged = merged_nests(producer, kernel, places, self.stored, only_reader)
         if merged is None:
             return False
         alive = [o for o in producer.outputs if self._needed(o, {kernel, producer})]

@@ -44,9 +44,12 @@ def solved(position: IndexExpr, known: IndexExpr, loops: Sequence[Loop]) -> dict
 
 
 def merged_nests(
-    producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]], stored: Collection[Node]
+    producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]], stored: Collection[Node], only_reader: bool
 ) -> Nest | None:
-    """One nest that computes both, or None if they are not compatible: every value must be read in the row that computes it."""
+    """One nest that computes both, or None if they are not compatible: every value must be read in the row that computes it.
+
+    `only_reader`: no other kernel reads what the producer computes.
+    """
     first, second = producer.nest, kernel.nest
     assert first is not None
     assert second is not None
@@ -63,7 +66,7 @@ def merged_nests(
     image = {l for o in first.outer if o in values for l in values[o].loops}
     outer = tuple(l for l in second.outer if l in image)
     if is_flexible(second):
-        if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer)):
+        if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer, only_reader)):
             return None
         inner = tuple(l for l in second.outer if l not in image)
         second = Nest(outer, [LoopPhase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
@@ -127,15 +130,15 @@ def _aligned(own: IndexExpr, read: IndexExpr, first: Nest, second: Nest) -> dict
     return values
 
 
-def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool:
+def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop], only_reader: bool) -> bool:
     """Whether a kernel may be split into rows to be merged with a reduction: rows are contiguous and stay in the cache."""
     assert producer.nest is not None
     assert kernel.nest is not None
     rows = prod(l.size for l in outer)
     reduced = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
     longest = max(reduced, prod(l.size for l in kernel.nest.outer)) // rows
-    if not outer:  # one row, such as that of a token: short enough for one thread
-        return longest <= thresholds.task_elements
+    if not outer:  # one row, such as that of a token: short enough for one thread, and nobody else waits for the reduction
+        return only_reader and longest <= thresholds.task_elements
     if 4 * reduced // rows > thresholds.row_bytes:
         return False
     return longest <= SHORT_ROW or not any(

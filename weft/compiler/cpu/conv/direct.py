@@ -1,8 +1,10 @@
 """Direct convolutions: register tiles of pixels x output channels read the source in place, without im2col.
 
 A unit of work is a chunk of tiles of pixels times some blocks of output channels. For each unit a thread prepares the records of its
-tiles (pointers to each pixel's segments, see sweep.py), then multiplies tile by tile with each block of the packed filter. Every
-element of the result is one chain of fused multiply-adds over taps and input channels, so its bits do not depend on the partition.
+tiles (pointers to each pixel's segments, see sweep.py), then multiplies tile by tile with each block of the packed filter. Where
+a block is too large for the L2 cache, all tiles are multiplied with a piece of its rows before the next, and the sums wait in the
+result. Every element of the result is one chain of fused multiply-adds over taps and input channels, so its bits do not depend on
+the partition.
 
 The same function computes implicit GEMM: with mode COPIED it first copies the patches of a tile next to each other, which pays for
 few channels; with mode PREPARED the records of all tiles were precomputed in the workspace.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 from llvmlite import ir
@@ -19,9 +22,9 @@ from llvmlite import ir
 from ..gemm.arithmetic import arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
-from ..ir_builder import F32, I1, I8, I64, Code, Value, vector
+from ..ir_builder import F32, I1, I8, I64, Code, Int, Value, vector
 from ..library import library
-from ..target import CpuTarget, current_target
+from ..target import LINE, CpuTarget, current_target
 from .function_builder import Signature, call_epilogue, copy, numbers, split
 from .shape import SWEEP_WORDS
 from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare, read_address
@@ -39,6 +42,7 @@ DIRECT = Signature(
         "patches",  # where in a thread's scratch its copies are, in bytes
         "record",  # i64s of a record
         "chunk", "blocks",  # tiles and blocks of a unit
+        "piece",  # rows of the filter that all tiles of a unit are multiplied with at a time
         "channels_first",  # 1: threads divide the blocks of output channels; 0: the chunks of pixels
         *SWEEP_WORDS,
     ),
@@ -103,6 +107,26 @@ def _make_patches(symbol: str) -> ir.Module:
     return code.module
 
 
+@dataclass(frozen=True)
+class _FilterPiece:
+    """Some rows of a block of the packed filter."""
+
+    panel: Value  # where the block begins
+    first: Value  # the rows
+    last: Value
+    column: Value  # the first output channel of the block, within its group
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the results of a tile are."""
+
+    record: Value
+    corner: Value  # the block's first channel of pixel 0
+    pitch: Value  # floats from pixel to pixel
+    columns: Value  # output channels that there are, at most as many as a block has
+
+
 class _Direct:
     """Emits the function for one shape of tile. What it moves are words of 32 bits: float32, int32, or four 8-bit integers."""
 
@@ -116,6 +140,7 @@ class _Direct:
         code, a = self.code, self.a
         self.scratch = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
         self.x = code.at(a.x, a.x_offset, I8)
+        self.aside = numbers(code, self.tile.rows * self.width, F32)
         self.done = numbers(code, 1)  # tiles of the preceding phases
         code.write(code.i64(0), self.done, 0)
         self.all_blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), self.width)
@@ -157,14 +182,16 @@ class _Direct:
             self._prepare(phase, group, tile, last_tile)
         panel_size = code.times(code.mul(code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel), a.inputs), self.width)
         start = code.times(code.mul(phase.before, a.inputs), self.width)
-        with code.loop(block, last_block) as b:
+        rows_of_panel = code.maximum(1, code.mul(phase.taps, a.inputs))  # without taps, zeros are stored
+        with code.loop(block, last_block) as b, code.loop(0, rows_of_panel, a.piece) as row:
             panel = code.plus(a.panels, start, code.mul(code.plus(code.mul(group, self.all_blocks), b), panel_size))
-            panel_at = code.at(a.packed, panel, F32)
-            column = code.plus(a.column_begin, code.times(b, self.width))
+            place = _FilterPiece(
+                code.at(a.packed, panel, F32), row, code.plus(row, a.piece), code.plus(a.column_begin, code.times(b, self.width))
+            )
             with code.loop(tile, last_tile) as t:
                 record = code.at(table, code.mul(code.sub(t, tile), a.record), I64)
                 valid = code.minimum(self.tile.rows, code.sub(phase.pixels, code.times(t, self.tile.rows)))
-                self._tile(record, panel_at, group, column, valid)
+                self._tile(record, place, group, code.sub(t, tile), valid)
         self._finished(phase, table, group, tile, last_tile, block, last_block)
 
     def _prepare(self, phase: SweepPhase, group: Value, tile: Value, last_tile: Value) -> None:
@@ -186,64 +213,110 @@ class _Direct:
                     code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
                 )
 
-    def _tile(self, record: Value, panel: Value, group: Value, column: Value, valid: Value) -> None:
-        """One tile of the result: a sum over segments."""
-        code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
+    def _tile(self, record: Value, piece: _FilterPiece, group: Value, index: Value, valid: Value) -> None:
+        """One tile of the result: a sum over the parts of its segments that meet this piece of the filter."""
+        code, a, tile, kind = self.code, self.a, self.tile, vector(self.element, self.lanes)
         segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
+        some = code.minimum(self.width, code.sub(a.column_end, piece.column))
+        place = _Place(
+            record, code.at(a.y, code.plus(code.mul(group, a.outputs), piece.column), F32), code.mul(a.groups, a.outputs), some
+        )
+        ahead = self._ahead(piece, index)
 
         def segment(s: Value, values: list[Value]) -> list[Value]:
             here = code.at(record, code.plus(code.times(s, tile.rows + 1), HEAD + tile.rows), I64)
-            filters = code.at(panel, code.times(code.read(here, 0, I64), self.width), F32)
-            pointers = [read_address(code, here, 1 + i) for i in range(tile.rows)]
+            row = code.read(here, 0, I64)
+            begin = code.minimum(code.maximum(0, code.sub(piece.first, row)), length)
+            end = code.maximum(begin, code.minimum(code.sub(piece.last, row), length))
+            filters = code.at(piece.panel, code.times(code.plus(row, begin), self.width), F32)
+            pointers = [code.at(read_address(code, here, 1 + i), begin, F32) for i in range(tile.rows)]
 
             def right(k: Value, step: int) -> list[Value]:
                 place = code.times(code.plus(k, step), self.width)
+                if ahead is not None:
+                    code.prefetch(ahead, code.times(code.plus(row, begin, k, step), LINE // 4), F32, near=False)
                 return [code.read(filters, code.plus(place, v * self.lanes), kind) for v in range(tile.vectors)]
 
             left = rows(code, self.target, self.element, pointers, how=self.how)
-            return flattened(multiply(code, tile, length, left, right, in_rows(tile, values), self.how))
+            return flattened(multiply(code, tile, code.sub(end, begin), left, right, in_rows(tile, values), self.how))
 
-        none = flattened(zeros(tile, self.element, self.lanes))
-        self._store(code.loop_carrying(0, segments, none, segment), record, group, column, valid)
+        first = self._begun(piece, place)
+        self._store(code.loop_carrying(0, segments, first, segment), place, valid)
 
-    def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:
-        code, a, tile = self.code, self.a, self.tile
-        pitch = code.mul(a.groups, a.outputs)
-        corner = code.at(a.y, code.plus(code.mul(group, a.outputs), column), F32)
-        some = code.minimum(self.width, code.sub(a.column_end, column))
-        whole = code.icmp_signed("==", some, code.i64(self.width))
+    def _ahead(self, piece: _FilterPiece, index: Value) -> Value | None:
+        """What is prefetched while a tile is computed: a share of the rows that follow this piece, a line of the cache for each of its rows.
+
+        The filters of the last layers are larger than the caches, and are read once for few pixels.
+        """
+        code, tile = self.code, self.tile
+        if self.target.arch != "x86_64" or tile.vectors * self.lanes * 4 < 2 * LINE:
+            return None
+        lines = self.width * 4 // LINE  # of a row
+        share = code.mul(code.urem(index, code.i64(lines)), self.a.piece)
+        # The row with number `first` prefetches the first line of the share.
+        start = code.plus(code.times(piece.last, self.width), code.times(code.sub(share, piece.first), LINE // 4))
+        return code.gep(piece.panel, [start], source_etype=F32)
+
+    def _begun(self, piece: _FilterPiece, place: _Place) -> list[Value]:
+        """The sums over the pieces before this one: zeros, or what was stored."""
+        code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
+        none, before = flattened(zeros(tile, self.element, self.lanes)), code.block
+        load, after = (code.append_basic_block(f"piece.{name}") for name in ("load", "after"))
+        code.cbranch(code.icmp_signed("==", piece.first, code.i64(0)), after, load)
+        code.position_at_end(load)
+        with code.loop(0, tile.rows) as i:
+            copy(code, self._row(place, i), code.at(self.aside, code.times(i, self.width), F32), place.columns)
+        kept = [code.read(self.aside, i * self.lanes, kind) for i in range(len(none))]
+        loaded = code.block
+        code.branch(after)
+        code.position_at_end(after)
+        values = []
+        for zero, value in zip(none, kept, strict=True):
+            phi = code.phi(kind)
+            phi.add_incoming(zero, before)
+            phi.add_incoming(value, loaded)
+            values.append(phi)
+        return values
+
+    def _row(self, place: _Place, i: Int) -> Value:
+        """Where a pixel of a tile is in the result. Pixels beyond the last are the last."""
+        code = self.code
+        return code.at(place.corner, code.mul(code.read(place.record, code.plus(i, HEAD), I64), place.pitch), F32)
+
+    def _masks(self, columns: Value) -> list[Value]:
+        """The lanes of each vector of a row that are output channels."""
+        code, kind = self.code, vector(I64, self.lanes)
+        numbers = ir.Constant(kind, [ir.Constant(I64, k) for k in range(self.lanes)])
+        ends = [code.splat(code.plus(columns, -v * self.lanes), self.lanes) for v in range(self.tile.vectors)]
+        return [code.icmp_signed("<", numbers, end) for end in ends]
+
+    def _store(self, values: list[Value], place: _Place, valid: Value) -> None:
+        code, tile = self.code, self.tile
+        whole = code.icmp_signed("==", place.columns, code.i64(self.width))
         every = code.icmp_signed("==", valid, code.i64(tile.rows))
         with code.if_else(every) as (then, otherwise):
             with then, code.if_else(whole) as (wide, narrow):
                 with wide:
-                    self._store_rows(values, record, corner, pitch, None)
+                    self._store_rows(values, place, [])
                 with narrow:
-                    self._store_rows(values, record, corner, pitch, some)
+                    self._store_rows(values, place, self._masks(place.columns))
             with otherwise:
-                aside = numbers(code, tile.rows * self.width, F32)
                 for i, value in enumerate(values):
-                    code.write(value, aside, i * self.lanes)
+                    code.write(value, self.aside, i * self.lanes)
                 with code.loop(0, valid) as i:
-                    row = code.mul(code.read(record, code.plus(i, HEAD), I64), pitch)
-                    copy(code, code.at(aside, code.times(i, self.width), F32), code.at(corner, row, F32), some)
+                    copy(code, code.at(self.aside, code.times(i, self.width), F32), self._row(place, i), place.columns)
 
-    def _store_rows(self, values: list[Value], record: Value, corner: Value, pitch: Value, some: Value | None) -> None:
+    def _store_rows(self, values: list[Value], place: _Place, masks: list[Value]) -> None:
         """Store all rows of a tile, or the first columns of them: under masks."""
         code, tile = self.code, self.tile
-        masks: list[Value] = []
-        if some is not None:
-            kind = vector(I64, self.lanes)
-            columns = ir.Constant(kind, [ir.Constant(I64, k) for k in range(self.lanes)])
-            for v in range(tile.vectors):
-                masks.append(code.icmp_signed("<", columns, code.splat(code.plus(some, -v * self.lanes), self.lanes)))
         for i in range(tile.rows):
-            row = code.mul(code.read(record, HEAD + i, I64), pitch)
+            row = self._row(place, i)
             for v in range(tile.vectors):
-                value, place = values[i * tile.vectors + v], code.plus(row, v * self.lanes)
+                value = values[i * tile.vectors + v]
                 if masks:
-                    code.write_masked(value, corner, place, masks[v])
+                    code.write_masked(value, row, v * self.lanes, masks[v])
                 else:
-                    code.write(value, corner, place)
+                    code.write(value, row, v * self.lanes)
 
     def _finished(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.plan import Plan, PlanPhase
+from ...thresholds import thresholds
 from ..gemm.arithmetic import needs_registers
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
@@ -20,6 +21,9 @@ _TILES = {
     ("x86_64", 16): {2: 6, 1: 10},
     ("x86_64", 32): {4: 6, 3: 8, 2: 12, 1: 12},
 }
+# More of them, as (vectors, pixels), and the time of a product relative to the others: no pixels are computed in vain where a tile
+# divides the 49 of the last layers of many networks.
+_MORE_TILES = {("x86_64", 32): {(5, 5): 1.0, (3, 7): 1.06}}
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the L1 cache
 _UNIT_TILES = 16
 _PATCHES = 8  # pixels whose patches are laid out at a time
@@ -44,6 +48,10 @@ def heights(target: CpuTarget, kind: str = "f32") -> dict[int, int]:
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 
+def _more_tiles(target: CpuTarget) -> dict[tuple[int, int], float]:
+    return _MORE_TILES.get((target.arch, target.registers), {})
+
+
 @dataclass(frozen=True)
 class ChannelBlock:
     """A range of output channels of each group, computed with tiles of so many vectors."""
@@ -51,16 +59,21 @@ class ChannelBlock:
     begin: int
     end: int
     vectors: int
+    pixels: int  # of a tile
 
 
 def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
     """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
-    lanes, widest, outputs = target.lanes(32), max(heights(target, sweep.kind)), sweep.outputs
-    candidates = [[ChannelBlock(0, outputs, vectors)] for vectors in heights(target, sweep.kind)]
+    usual, lanes, outputs = heights(target, sweep.kind), target.lanes(32), sweep.outputs
+    shapes = [*usual.items(), *(_more_tiles(target) if sweep.kind == "f32" else ())]
+    candidates = [[ChannelBlock(0, outputs, vectors, pixels)] for vectors, pixels in shapes]
+    widest = max(usual)
     whole = outputs - outputs % (widest * lanes)
     if 0 < whole < outputs:
         rest = min(widest, -(-(outputs - whole) // lanes))
-        candidates.append([ChannelBlock(0, whole, widest), ChannelBlock(whole, outputs, rest)])
+        candidates.append(
+            [ChannelBlock(0, whole, widest, usual[widest]), ChannelBlock(whole, outputs, rest, usual[rest])]
+        )
     return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
 
 
@@ -71,9 +84,12 @@ def sweep_cycles(sweep: Sweep, target: CpuTarget) -> float:
 
 
 def _cycles(sweep: Sweep, block: ChannelBlock, target: CpuTarget) -> float:
-    """The estimated cycles of a pixel: a narrow tile uses fewer units, and every pass locates the pixels again."""
+    """The estimated cycles of a pixel: a narrow tile uses fewer units, the last one may have fewer pixels, and every pass locates
+    the pixels again."""
     count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
+    products *= _more_tiles(target).get((block.vectors, block.pixels), 1.0)
+    products *= -(-sweep.pixels // block.pixels) * block.pixels / max(1, sweep.pixels)
     return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
 
 
@@ -171,7 +187,7 @@ def _block_phases(
     source: int = 0,
 ) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
-    height = heights(target, sweep.kind)[block.vectors]
+    height = block.pixels
     tiles = -(-sweep.pixels // height)
     record = record_words(height, sweep.most_taps)
     patch = 0 if mode != COPIED else height * sweep.most_taps * sweep.inputs * 4
@@ -181,6 +197,7 @@ def _block_phases(
         **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
         "panels": panels, "scratch": scratch, "scratch_size": whole_lines(chunk * (record * 8 + patch)),
         "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
+        "piece": _piece(sweep, block.vectors * target.lanes(32)),
     }  # fmt: skip
     reads = [names.source, names.packed]
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
@@ -192,6 +209,13 @@ def _block_phases(
     symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
     phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
     return phases, used
+
+
+def _piece(sweep: Sweep, width: int) -> int:
+    """Rows of a block of the filter that stay in the L2 cache while all tiles of a unit are multiplied with them."""
+    whole = max(1, sweep.most_taps * sweep.inputs)
+    pieces = -(-whole * width * 4 // thresholds.filter_piece)
+    return -(-whole // pieces)
 
 
 def _all_tiles(sweep: Sweep, height: int) -> int:
