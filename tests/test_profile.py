@@ -8,11 +8,14 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.compiler.cpu.roofline import Roof
 from weft.errors import Scope, UserError
 from weft.insight import ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight.bounds import bound_of
 from weft.insight.layer_profile import KernelProfile
 from weft.insight.projection import parse_machines
 from weft.insight.side_by_side import check_machines, machine_text
+from weft.knobs import knobs
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,23 @@ def test_the_json_has_everything(trained: ProgramProfile) -> None:
     assert known["energy_measured"] is False
     assert {"label", "kind", "phases", "seconds", "flops", "nbytes", "joules", "bound"} <= known["layers"][0].keys()
     assert {"number", "name", "seconds", "format", "sources"} <= known["program"]["kernels"][0].keys()
-    assert {layer["bound"] for layer in known["layers"]} <= {"compute", "memory", "launch"}
+    assert {layer["bound"] for layer in known["layers"]} <= {"compute", "memory", "launch", "waiting"}
+
+
+def test_threads_that_wait_for_the_slowest() -> None:
+    """A chain of steps on one row has work for one thread: the others wait, and the report says so."""
+    roof = Roof(1e12, 1e11)
+    assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.6).limit == "waiting"
+    assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.4).limit == "memory"
+    near = bound_of("add", 1e-3, 1e6, 1e8, 0.9e-3, "float32", roof, waiting=0.6)
+    assert near.limit == "memory", "what is near the roof does not wait"
+    x = weft.ones((1, 200_000))
+    with knobs.set(threads=2):
+        compiled = weft.jit(lambda x: weft.cumsum(x, axis=1))
+        found = [weft.profile(compiled, x, repeats=3) for _ in range(5)]  # on a busy machine some are disturbed
+    longest = [max(one.kernels, key=lambda kernel: kernel.seconds).waiting for one in found]
+    assert 0.3 < max(longest) <= 1.0
+    assert all(0.0 <= kernel.waiting <= 1.0 for one in found for kernel in one.kernels)
 
 
 def test_the_text_names_the_overhead_of_the_clock_and_what_is_modelled(trained: ProgramProfile) -> None:

@@ -95,8 +95,11 @@ def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPa
     assert "100 ms" in str(report), "what was measured before is shown"
 
 
-def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp"]) == 0
+def test_one_layer_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / "both.svg"
+    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp", f"plot={plot}"]) == 0
+    drawn = plot.read_text()
+    assert {'data-series="A: ', 'data-series="B: '} <= {drawn[at : at + 16] for at in range(len(drawn))}
     said = capsys.readouterr().out
     assert "beyond noise (3 rounds, interleaved" in said
     assert "only it has" not in said
@@ -116,6 +119,8 @@ WRONG = {
     "a folder": (["lenet", "trace=gone/trace.json"], "trace=gone/trace.json needs a folder that exists, got gone."),
     "no batch": (["lenet", "batch=0"], "batch=0 cannot be used"),
     "what": (["lenet", "what=learn"], "it must be infer or train"),
+    "trace of a comparison": (["lenet", "against=lenet", "trace=t.json"], "trace= does not go with --against"),
+    "machine of energies": (["lenet", "energy=true", "machine=titan-x"], "machine= does not go with energy=true"),
     "rounds": (["lenet", "against=lenet", "rounds=2"], "it must be 3 or more"),
     "two devices": (["lenet", "against=lenet", "device=both"], "a comparison is measured on one device"),
     "no classes": (["linear_regression", "what=train"], "has no training step. Use what=infer."),

@@ -67,7 +67,7 @@ KNOWN = {
     "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
     "graph": Setting(str, None, "write a picture of the layers in the order of data flow, coloured by what they cost: graph=FILE.svg"),
     "by": Setting(str, "time", "what colours that picture", choices=tuple(COSTS)),
-    "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
+    "plot": Setting(str, None, "write the roofline, and the throughput beside it; of against the roofline of both, of energy=true bars: plot=FILE.svg"),
 }  # fmt: skip
 
 
@@ -92,6 +92,7 @@ def profile(words: Sequence[str]) -> None:
             "weft profile", "a network, a file or a run is required, got none: weft profile lenet, or weft profile RUN."
         )
     _check_folders(given)
+    _check_pictures(given)
     with knobs.set(machines=given["machines"] or knobs.machines):
         if given["energy"]:
             _energy(given)
@@ -108,6 +109,14 @@ def _check_folders(given: Words) -> None:
             raise UserError(
                 "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
             )
+
+
+def _check_pictures(given: Words) -> None:
+    """A comparison has a plot, and nothing else that is written or projected."""
+    which = "energy=true" if given["energy"] else "--against" if given["against"] else ""
+    odd = [name for name in ("trace", "graph", "machine") if given[name]]
+    if which and odd:
+        raise UserError("weft profile", f"{odd[0]}= does not go with {which}: profile one network without it.")
 
 
 def _report(given: Words) -> None:
@@ -141,7 +150,9 @@ def _written(given: Words, *paths: Any) -> None:
 def _compare(given: Words) -> None:
     subjects = [_subject(given, name) for name in (given.plain[0], given["against"])]
     found = compare_subjects(subjects[0], subjects[1], _options(given), given["rounds"])
-    print(as_json(found.to_dict()) if given["json"] else found)
+    print(as_json(found.report.to_dict()) if given["json"] else found.report)
+    if given["plot"]:
+        _written(given, found.save_plot(given["plot"]))
 
 
 def _subject(given: Words, name: str) -> ProfileSubject:
