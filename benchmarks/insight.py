@@ -150,7 +150,9 @@ def measured_phases(subject: ProfileSubject, batch: int) -> dict[str, Any]:
     found = profile(function, *args)
     names = ("seconds", "flops", "nbytes", "least", "joules")
     phases = {phase: {name: getattr(one, name) for name in names} for phase, one in found.by_phase.items()}
-    return shortened({"batch": batch, "seconds": found.seconds, "overhead": found.explanation.overhead, "phases": phases})  # type: ignore[no-any-return]
+    return shortened(
+        {"batch": batch, "seconds": found.seconds, "overhead": found.explanation.overhead, "phases": phases}
+    )  # type: ignore[no-any-return]
 
 
 def shortened(known: Any) -> Any:
@@ -212,7 +214,9 @@ def main() -> None:
     given = DEFAULTS | dict(word.split("=", 1) for word in sys.argv[1:])
     unknown = [*(given.keys() - DEFAULTS.keys()), *(set(given["parts"].split(",")) - set(PARTS))]
     if unknown or not given["save"]:
-        sys.exit(f"unknown: {', '.join(unknown)}" if unknown else "save=FILE.json is required: see the head of this file")
+        sys.exit(
+            f"unknown: {', '.join(unknown)}" if unknown else "save=FILE.json is required: see the head of this file"
+        )
     measure(given)
 
 

@@ -201,7 +201,9 @@ def phases_table() -> str:
                 found.append(MISSING)
                 continue
             times = {phase: one["seconds"] for phase, one in known["phases"].items()}
-            shares = " + ".join(f"{times.get(phase, 0.0) / sum(times.values()):.0%}" for phase in ("forward", "backward", "update"))
+            shares = " + ".join(
+                f"{times.get(phase, 0.0) / sum(times.values()):.0%}" for phase in ("forward", "backward", "update")
+            )
             found.append(f"{duration(known['seconds'])}: {shares}")
         return found
 
@@ -238,7 +240,17 @@ def energy_fits() -> dict[str, tuple[list[Measured], Fit]]:
 
 
 def energy_table() -> str:
-    rows = [["network, batch 16", "measured", "of that idle power", "measured beyond idle", "modelled", "ratio", "off by, after the fit"]]
+    rows = [
+        [
+            "network, batch 16",
+            "measured",
+            "of that idle power",
+            "measured beyond idle",
+            "modelled",
+            "ratio",
+            "off by, after the fit",
+        ]
+    ]
     for machine, (found, fitted) in energy_fits().items():
         idle = measured(machine)["idle_watts"]
         for row in found:
@@ -248,7 +260,13 @@ def energy_table() -> str:
             numbers = [f"{amount(one)}J" for one in (whole, waiting, row.measured, row.modelled)]
             ratio = f"{row.measured / row.modelled:.1f}"
             rows.append([NETWORKS[row.network], *numbers, ratio, f"x {fitted.factors[row.network]:.2f}"])
-        rows.append([f"**{machines()[machine]}**: constant {fitted.constant:.3g}", *[""] * 5, f"within a factor of {fitted.within:.2f}"])
+        rows.append(
+            [
+                f"**{machines()[machine]}**: constant {fitted.constant:.3g}",
+                *[""] * 5,
+                f"within a factor of {fitted.within:.2f}",
+            ]
+        )
     return markdown(rows)
 
 

@@ -240,7 +240,7 @@ def test_the_timeline_of_the_shortest_call():
     assert (boxes["matmul"].left, boxes["matmul"].width) == (0.5, 0.25)
     assert boxes["conv 3x3"].note == "conv 3x3, 1.90 ms, network.conv1, 2.00 MFLOP, 1.00 kB"
     assert found.layers == ("conv1", "network.conv1", "fc")
-    assert [text for _, text in timeline_ticks(found)][0] == "0"
+    assert next(text for _, text in timeline_ticks(found)) == "0"
     assert call_timeline({"traceEvents": []}) is None
 
 

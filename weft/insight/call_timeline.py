@@ -14,7 +14,16 @@ from typing import Any
 from .profile_text import amount, duration
 
 NARROWEST = 0.0005  # of the width: boxes below are left out
-SHOWN = ("phase", "layer", "kernel", "call", "copy", "wait", "compile", "interpret")  # categories that have a box, beside those of the user
+SHOWN = (
+    "phase",
+    "layer",
+    "kernel",
+    "call",
+    "copy",
+    "wait",
+    "compile",
+    "interpret",
+)  # categories that have a box, beside those of the user
 
 
 @dataclass(frozen=True)

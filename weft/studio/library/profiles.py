@@ -80,7 +80,6 @@ class Profiles:
             known = self._known[folder, id] = seen, stored_profile(folder, id)
         return known[1]
 
-
     def timeline(self, stored: StoredProfile) -> CallTimeline | None:
         """One call of the trace of a profile; None if there is no trace, or one that cannot be read. The last few are remembered."""
         seen, known = stamp(stored.trace), self._timelines.get(stored.trace)

@@ -103,7 +103,9 @@ class ProfileTab:
                     Fragment(self._advice(), "section", on).classes("card").props('aria-label="What would help"')
                 )
             self.timeline = (
-                Fragment(self._timeline(), "section", on).classes("card sect").props('aria-label="Timeline of one call"')
+                Fragment(self._timeline(), "section", on)
+                .classes("card sect")
+                .props('aria-label="Timeline of one call"')
             )
         EnergyCard(self.studio, self.thing, self.can)
         self.list = Fragment(self._list(), "div", on)
