@@ -54,6 +54,7 @@ DEFAULTS = {
     "batch": "16",  # of profiles
     "batches": "1,2,4,8,16,32,64,128,256,512,1024",
     "seconds": "1",  # in which each batch size is timed
+    "repeats": "0",  # runs of a profile; 0: as many as half a second allows
     "until": "1e9",  # seconds after which no measurement begins
 }
 
@@ -138,16 +139,16 @@ def about(batch: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def measured_profile(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def measured_profile(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """Inference, kernel by kernel: what pictures are drawn from, and what is projected to other machines."""
     function, args = subject.step(batch)
-    return shortened(json.loads(profile(function, *args).to_json()))  # type: ignore[no-any-return]
+    return shortened(json.loads(profile(function, *args, repeats=repeats).to_json()))  # type: ignore[no-any-return]
 
 
-def measured_phases(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def measured_phases(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """A training step: forward, backward and update apart."""
     function, args = subject.step(batch, "train")
-    found = profile(function, *args)
+    found = profile(function, *args, repeats=repeats)
     names = ("seconds", "flops", "nbytes", "least", "joules")
     phases = {phase: {name: getattr(one, name) for name in names} for phase, one in found.by_phase.items()}
     return shortened(
@@ -180,7 +181,7 @@ def measured_row(subject: ProfileSubject, batch: int, what: str, seconds: float)
     return shortened(row)  # type: ignore[no-any-return]
 
 
-def compared_memory(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def compared_memory(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """A training step: the forecast from shapes and plans, and what its tensors really take."""
     forecast = forecast_bytes(subject, batch)
     found = measured_memory(lambda: subject.step(batch, "train"))
@@ -198,7 +199,7 @@ def measure(given: Mapping[str, str]) -> None:
         if time.perf_counter() - begin > float(given["until"]):
             return
         if part in once:
-            kept.add(name, part, lambda: once[part](find_subject(name), size))
+            kept.add(name, part, lambda: once[part](find_subject(name), size, int(given["repeats"]) or None))
         else:
             kept.add_row(name, part, size, lambda: measured_row(find_subject(name), size, part, seconds))
 

@@ -21,7 +21,7 @@ from weft.insight.roofline_plot import roofline_svg
 from weft.insight.throughput_table import ThroughputRow
 from weft.report.axes import short
 
-from .energy import Fit, Measured, fit
+from .energy import Fit, Measured, PowerFit, fit, fit_power
 from .insight_projection import projected_errors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -224,50 +224,32 @@ def _percent(value: float | None) -> str:
 
 
 def energy_rows(machine: str) -> list[Measured]:
-    """Measured joules of a call beyond idle power, and modelled ones."""
-    batch, idle = measured(machine)["batch"], measured(machine)["idle_watts"]
-    found = []
-    for network in NETWORKS:
-        row, profile = rows_of(machine, network, "infer").get(batch), profile_of(machine, network)
-        if row is not None and profile is not None and row.energy == "measured" and row.joules and idle is not None:
-            found.append(Measured(network, batch * (row.joules - idle / row.per_second), profile.total.joules))
-    return found
+    """What `benchmarks/energy.py` measured: joules of a call beyond idle power, and modelled ones."""
+    path = RESULTS / f"energy-{machine}.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    batch = measured(machine)["batch"]
+    seconds = {row["network"]: batch / rows_of(machine, row["network"], "infer")[batch].per_second for row in rows}
+    return [Measured(**{**row, "seconds": row.get("seconds") or seconds[row["network"]]}) for row in rows]
 
 
-def energy_fits() -> dict[str, tuple[list[Measured], Fit]]:
+def energy_fits() -> dict[str, tuple[list[Measured], Fit, PowerFit]]:
     rows = {name: energy_rows(name) for name in machines()}
-    return {name: (found, fit(found)) for name, found in rows.items() if len(found) > 1}
+    return {name: (found, fit(found), fit_power(found)) for name, found in rows.items() if len(found) > 1}
 
 
 def energy_table() -> str:
-    rows = [
-        [
-            "network, batch 16",
-            "measured",
-            "of that idle power",
-            "measured beyond idle",
-            "modelled",
-            "ratio",
-            "off by, after the fit",
-        ]
-    ]
-    for machine, (found, fitted) in energy_fits().items():
-        idle = measured(machine)["idle_watts"]
+    rows = [["network, batch 16", "measured beyond idle", "modelled", "measured / modelled", "after the factor", "after the power"]]  # fmt: skip
+    ends = []
+    for machine, (found, factor, power) in energy_fits().items():
         for row in found:
-            taken = rows_of(machine, row.network, "infer")[measured(machine)["batch"]]
-            whole = taken.batch * (taken.joules or 0.0)
-            waiting = taken.batch * idle / taken.per_second
-            numbers = [f"{amount(one)}J" for one in (whole, waiting, row.measured, row.modelled)]
-            ratio = f"{row.measured / row.modelled:.1f}"
-            rows.append([NETWORKS[row.network], *numbers, ratio, f"x {fitted.factors[row.network]:.2f}"])
-        rows.append(
-            [
-                f"**{machines()[machine]}**: constant {fitted.constant:.3g}",
-                *[""] * 5,
-                f"within a factor of {fitted.within:.2f}",
-            ]
+            numbers = [f"{amount(one)}J" for one in (row.measured, row.modelled)]
+            off = [f"{one.factors[row.network]:.2f}" for one in (factor, power)]
+            rows.append([NETWORKS[row.network], *numbers, f"{row.measured / row.modelled:.2f}", *off])
+        ends.append(
+            f"{machines()[machine]}: one factor of {factor.constant:.3g} leaves all networks within a factor of {factor.within:.2f}; one power of {power.watts:.1f} W "
+            f"while it computes, beside what is modelled, within a factor of {power.within:.2f}."
         )
-    return markdown(rows)
+    return "\n".join([markdown(rows), "", *ends])
 
 
 def memory_table() -> str:
