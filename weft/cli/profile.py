@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from ..errors import UserError
 from ..insight.energy_forms import DENSITY, FORMS
 from ..insight.energy_plot import energy_svg
 from ..insight.graph_picture import COSTS
+from ..insight.machines import machine, machines
+from ..insight.machines_text import machine_sources_text, machines_text
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
@@ -78,8 +81,12 @@ def profile(words: Sequence[str]) -> None:
     bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
     --against OTHER measures two in turn and names the layers that changed beyond noise.
     energy=true shows what other number formats and compression do to its modelled energy.
+    weft profile machines lists the described machines, weft profile machines titan-x,h200 every figure with its source.
     weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
     """
+    if list(words[:1]) == ["machines"]:
+        _machines(words[1:])
+        return
     if list(words[:1]) == ["memory"]:
         profile_memory(words[1:])
         return
@@ -100,6 +107,16 @@ def profile(words: Sequence[str]) -> None:
             _compare(given)
         else:
             _report(given)
+
+
+def _machines(words: Sequence[str]) -> None:
+    given = read("profile", words, {"machines": KNOWN["machines"], "json": KNOWN["json"]}, 1)
+    names = given.plain[0].split(",") if given.plain else list(machines(given["machines"]))
+    found = [machine(name, given["machines"]) for name in names]
+    if given["json"]:
+        print(as_json({one.name: asdict(one) for one in found}))
+    else:
+        print("\n\n".join(map(machine_sources_text, found)) if given.plain else machines_text(found))
 
 
 def _check_folders(given: Words) -> None:
