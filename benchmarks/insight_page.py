@@ -179,17 +179,6 @@ def _cost_cells(row: ThroughputRow | None) -> list[str]:
     return [MISSING if one is None else short(one) for one in (joule, row.per_second_per_watt, row.per_dollar)]
 
 
-def ends_table() -> str:
-    """Where growing batches end, and why."""
-    rows = [["machine", "network", "", "ends at batch", "because"]]
-    for name, title in machines().items():
-        for network, shown in NETWORKS.items():
-            for what in ("infer", "train"):
-                notes = [row for row in part(name, network, what) or () if "note" in row]
-                rows += [[title, shown, what, str(row["batch"]), row["note"].split(". ")[0]] for row in notes[:1]]
-    return markdown(rows, left=5)
-
-
 def phases_table() -> str:
     """A training step."""
 
@@ -286,7 +275,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "throughput": throughput_table,
     "training": lambda: throughput_table("train"),
     "phases": phases_table,
-    "ends": ends_table,
     "overhead": overhead_table,
     "energy": energy_table,
     "memory": memory_table,
