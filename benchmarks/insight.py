@@ -40,7 +40,7 @@ from weft.runtime import device as find_device
 from weft.runtime.free_memory import SHARE, free_bytes, size_text
 from weft.runtime.native import thread_count
 
-from .memory import forecast_bytes
+from benchmarks.memory import forecast_bytes
 
 NETWORKS = "lenet5,alexnet,resnet50,mobilenet_v2,char_lstm,gpt"
 PARTS = ("profile", "infer", "training", "train", "memory")

@@ -21,8 +21,8 @@ from weft.insight.roofline_plot import roofline_svg
 from weft.insight.throughput_table import ThroughputRow
 from weft.report.axes import short
 
-from .energy import Fit, Measured, PowerFit, fit, fit_power
-from .insight_projection import projected_errors
+from benchmarks.energy import Fit, Measured, PowerFit, fit, fit_power
+from benchmarks.insight_projection import projected_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, PICTURES = ROOT / "benchmarks/results", ROOT / "docs/insight.md", ROOT / "docs/pictures/insight"
