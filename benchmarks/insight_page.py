@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.energy import Fit, Measured, PowerFit, fit, fit_power
+from benchmarks.insight_projection import projected_errors
 from weft.insight import ProgramProfile, profile_from_json, throughput_svg
 from weft.insight.profile_text import amount, duration
 from weft.insight.roofline_plot import roofline_svg
 from weft.insight.throughput_table import ThroughputRow
 from weft.report.axes import short
-
-from benchmarks.energy import Fit, Measured, PowerFit, fit, fit_power
-from benchmarks.insight_projection import projected_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, PICTURES = ROOT / "benchmarks/results", ROOT / "docs/insight.md", ROOT / "docs/pictures/insight"
