@@ -23,9 +23,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import weft
+from benchmarks.memory import forecast_bytes
 from weft.errors import WeftError
 from weft.insight import idle_power, profile, throughput
 from weft.insight.counter_error import CounterError
@@ -40,8 +41,7 @@ from weft.runtime import device as find_device
 from weft.runtime.free_memory import SHARE, free_bytes, size_text
 from weft.runtime.native import thread_count
 
-from .memory import forecast_bytes
-
+T = TypeVar("T")
 NETWORKS = "lenet5,alexnet,resnet50,mobilenet_v2,char_lstm,gpt"
 PARTS = ("profile", "infer", "training", "train", "memory")
 ROWS = ("infer", "train")  # parts that have a row for each batch size
@@ -54,6 +54,7 @@ DEFAULTS = {
     "batch": "16",  # of profiles
     "batches": "1,2,4,8,16,32,64,128,256,512,1024",
     "seconds": "1",  # in which each batch size is timed
+    "repeats": "0",  # runs of a profile; 0: as many as half a second allows
     "until": "1e9",  # seconds after which no measurement begins
 }
 
@@ -138,32 +139,39 @@ def about(batch: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def measured_profile(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def measured_profile(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """Inference, kernel by kernel: what pictures are drawn from, and what is projected to other machines."""
     function, args = subject.step(batch)
-    return shortened(json.loads(profile(function, *args).to_json()))  # type: ignore[no-any-return]
+    known: dict[str, Any] = json.loads(profile(function, *args, repeats=repeats).to_json())
+    return shortened(known)
 
 
-def measured_phases(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def measured_phases(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """A training step: forward, backward and update apart."""
     function, args = subject.step(batch, "train")
-    found = profile(function, *args)
+    found = profile(function, *args, repeats=repeats)
     names = ("seconds", "flops", "nbytes", "least", "joules")
     phases = {phase: {name: getattr(one, name) for name in names} for phase, one in found.by_phase.items()}
-    return shortened({"batch": batch, "seconds": found.seconds, "overhead": found.explanation.overhead, "phases": phases})  # type: ignore[no-any-return]
+    return shortened(
+        {"batch": batch, "seconds": found.seconds, "overhead": found.explanation.overhead, "phases": phases}
+    )
 
 
-def shortened(known: Any) -> Any:
+def shortened(known: T) -> T:
     """The same with five digits of each number, and without what is not shown.
 
     >>> shortened({"seconds": 0.123456789, "sources": ["net.py:3"]})
     {'seconds': 0.12346, 'sources': []}
     """
+    return cast(T, _shortened(known))
+
+
+def _shortened(known: Any) -> Any:
     if isinstance(known, dict):
         left_out = {"sources": [], "worst": [], "made": 0.0}
-        return {name: left_out[name] if name in left_out else shortened(one) for name, one in known.items()}
+        return {name: left_out[name] if name in left_out else _shortened(one) for name, one in known.items()}
     if isinstance(known, list):
-        return [shortened(one) for one in known]
+        return [_shortened(one) for one in known]
     return float(f"{known:.5g}") if isinstance(known, float) else known
 
 
@@ -175,10 +183,10 @@ def measured_row(subject: ProfileSubject, batch: int, what: str, seconds: float)
         return {"note": f"needs {size_text(needed)}, more than is free"}
     found = throughput(lambda _: (function, args), [batch], what=what, seconds=seconds).to_dict()
     row: dict[str, Any] = found["rows"][0] if found["rows"] else {"note": "; ".join(found["notes"])}
-    return shortened(row)  # type: ignore[no-any-return]
+    return shortened(row)
 
 
-def compared_memory(subject: ProfileSubject, batch: int) -> dict[str, Any]:
+def compared_memory(subject: ProfileSubject, batch: int, repeats: int | None) -> dict[str, Any]:
     """A training step: the forecast from shapes and plans, and what its tensors really take."""
     forecast = forecast_bytes(subject, batch)
     found = measured_memory(lambda: subject.step(batch, "train"))
@@ -196,7 +204,7 @@ def measure(given: Mapping[str, str]) -> None:
         if time.perf_counter() - begin > float(given["until"]):
             return
         if part in once:
-            kept.add(name, part, lambda: once[part](find_subject(name), size))
+            kept.add(name, part, lambda: once[part](find_subject(name), size, int(given["repeats"]) or None))
         else:
             kept.add_row(name, part, size, lambda: measured_row(find_subject(name), size, part, seconds))
 
@@ -212,7 +220,9 @@ def main() -> None:
     given = DEFAULTS | dict(word.split("=", 1) for word in sys.argv[1:])
     unknown = [*(given.keys() - DEFAULTS.keys()), *(set(given["parts"].split(",")) - set(PARTS))]
     if unknown or not given["save"]:
-        sys.exit(f"unknown: {', '.join(unknown)}" if unknown else "save=FILE.json is required: see the head of this file")
+        sys.exit(
+            f"unknown: {', '.join(unknown)}" if unknown else "save=FILE.json is required: see the head of this file"
+        )
     measure(given)
 
 

@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.energy import Fit, Measured, PowerFit, fit, fit_power
+from benchmarks.insight_projection import projected_errors
 from weft.insight import ProgramProfile, profile_from_json, throughput_svg
 from weft.insight.profile_text import amount, duration
 from weft.insight.roofline_plot import roofline_svg
 from weft.insight.throughput_table import ThroughputRow
 from weft.report.axes import short
-
-from .energy import Fit, Measured, fit
-from .insight_projection import projected_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, PICTURES = ROOT / "benchmarks/results", ROOT / "docs/insight.md", ROOT / "docs/pictures/insight"
@@ -179,17 +178,6 @@ def _cost_cells(row: ThroughputRow | None) -> list[str]:
     return [MISSING if one is None else short(one) for one in (joule, row.per_second_per_watt, row.per_dollar)]
 
 
-def ends_table() -> str:
-    """Where growing batches end, and why."""
-    rows = [["machine", "network", "", "ends at batch", "because"]]
-    for name, title in machines().items():
-        for network, shown in NETWORKS.items():
-            for what in ("infer", "train"):
-                notes = [row for row in part(name, network, what) or () if "note" in row]
-                rows += [[title, shown, what, str(row["batch"]), row["note"].split(". ")[0]] for row in notes[:1]]
-    return markdown(rows, left=5)
-
-
 def phases_table() -> str:
     """A training step."""
 
@@ -201,7 +189,9 @@ def phases_table() -> str:
                 found.append(MISSING)
                 continue
             times = {phase: one["seconds"] for phase, one in known["phases"].items()}
-            shares = " + ".join(f"{times.get(phase, 0.0) / sum(times.values()):.0%}" for phase in ("forward", "backward", "update"))
+            shares = " + ".join(
+                f"{times.get(phase, 0.0) / sum(times.values()):.0%}" for phase in ("forward", "backward", "update")
+            )
             found.append(f"{duration(known['seconds'])}: {shares}")
         return found
 
@@ -222,34 +212,32 @@ def _percent(value: float | None) -> str:
 
 
 def energy_rows(machine: str) -> list[Measured]:
-    """Measured joules of a call beyond idle power, and modelled ones."""
-    batch, idle = measured(machine)["batch"], measured(machine)["idle_watts"]
-    found = []
-    for network in NETWORKS:
-        row, profile = rows_of(machine, network, "infer").get(batch), profile_of(machine, network)
-        if row is not None and profile is not None and row.energy == "measured" and row.joules and idle is not None:
-            found.append(Measured(network, batch * (row.joules - idle / row.per_second), profile.total.joules))
-    return found
+    """What `benchmarks/energy.py` measured: joules of a call beyond idle power, and modelled ones."""
+    path = RESULTS / f"energy-{machine}.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    batch = measured(machine)["batch"]
+    seconds = {row["network"]: batch / rows_of(machine, row["network"], "infer")[batch].per_second for row in rows}
+    return [Measured(**{**row, "seconds": row.get("seconds") or seconds[row["network"]]}) for row in rows]
 
 
-def energy_fits() -> dict[str, tuple[list[Measured], Fit]]:
+def energy_fits() -> dict[str, tuple[list[Measured], Fit, PowerFit]]:
     rows = {name: energy_rows(name) for name in machines()}
-    return {name: (found, fit(found)) for name, found in rows.items() if len(found) > 1}
+    return {name: (found, fit(found), fit_power(found)) for name, found in rows.items() if len(found) > 1}
 
 
 def energy_table() -> str:
-    rows = [["network, batch 16", "measured", "of that idle power", "measured beyond idle", "modelled", "ratio", "off by, after the fit"]]
-    for machine, (found, fitted) in energy_fits().items():
-        idle = measured(machine)["idle_watts"]
+    rows = [["network, batch 16", "measured beyond idle", "modelled", "measured / modelled", "after the factor", "after the power"]]  # fmt: skip
+    ends = []
+    for machine, (found, factor, power) in energy_fits().items():
         for row in found:
-            taken = rows_of(machine, row.network, "infer")[measured(machine)["batch"]]
-            whole = taken.batch * (taken.joules or 0.0)
-            waiting = taken.batch * idle / taken.per_second
-            numbers = [f"{amount(one)}J" for one in (whole, waiting, row.measured, row.modelled)]
-            ratio = f"{row.measured / row.modelled:.1f}"
-            rows.append([NETWORKS[row.network], *numbers, ratio, f"x {fitted.factors[row.network]:.2f}"])
-        rows.append([f"**{machines()[machine]}**: constant {fitted.constant:.3g}", *[""] * 5, f"within a factor of {fitted.within:.2f}"])
-    return markdown(rows)
+            numbers = [f"{amount(one)}J" for one in (row.measured, row.modelled)]
+            off = [f"{one.factors[row.network]:.2f}" for one in (factor, power)]
+            rows.append([NETWORKS[row.network], *numbers, f"{row.measured / row.modelled:.2f}", *off])
+        ends.append(
+            f"{machines()[machine]}: one factor of {factor.constant:.3g} leaves all networks within a factor of {factor.within:.2f}; one power of {power.watts:.1f} W "
+            f"while it computes, beside what is modelled, within a factor of {power.within:.2f}."
+        )
+    return "\n".join([markdown(rows), "", *ends])
 
 
 def memory_table() -> str:
@@ -286,7 +274,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "throughput": throughput_table,
     "training": lambda: throughput_table("train"),
     "phases": phases_table,
-    "ends": ends_table,
     "overhead": overhead_table,
     "energy": energy_table,
     "memory": memory_table,

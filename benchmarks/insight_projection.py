@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,16 +27,16 @@ class ProjectionError:
 
 
 def projected_errors(profiles: Profiles, kinds: Mapping[str, str]) -> list[ProjectionError]:
-    """Project every network from each machine to the measured roof of each other one."""
-    return [
-        ProjectionError(network, source, target, projected_seconds(here, profiles[target][network], target, kinds[target]), profiles[target][network].total.seconds)
-        for source in profiles
-        for target in profiles
-        for network, here in profiles[source].items()
-        if source != target and network in profiles[target]
-    ]  # fmt: skip
+    """Project every network from each machine to each other one.
 
-
-def projected_seconds(here: ProgramProfile, there: ProgramProfile, name: str, kind: str) -> float:
-    """Of the machine that `there` was measured on nothing is used but its roof and its launch overhead."""
-    return project(here, measured_machine(name, there, kind)).seconds
+    Of the other machine only its roof is used, and what starting a kernel takes there, as its other networks show it: nothing of the network itself.
+    """
+    found = []
+    for source, target in itertools.permutations(profiles, 2):
+        for network, here in profiles[source].items():
+            others = [one for name, one in profiles[target].items() if name != network]
+            if network in profiles[target] and others:
+                machine = measured_machine(target, others, kinds[target])
+                measured = profiles[target][network].total.seconds
+                found.append(ProjectionError(network, source, target, project(here, machine).seconds, measured))
+    return found

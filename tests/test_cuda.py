@@ -336,6 +336,26 @@ def test_explain_names_every_launch_and_changes_nothing(gpu):
     assert all(row.seconds > 0 for row in found.rows)
 
 
+def test_events_that_would_cost_too_much_are_replaced_by_prefixes(gpu, monkeypatch):
+    """Of a program of short kernels the first 1, 2, ... commands are replayed instead: nothing is added to any run."""
+    monkeypatch.setattr("weft.runtime.cuda.profile.TOLERATED", -0.999)  # whatever events cost, it is too much
+    w = weft.asarray(X)
+
+    def body(c, x):
+        c = c + (x * w).sum(axis=0)
+        return c, c
+
+    step = weft.jit(lambda x: (weft.scan(body, weft.zeros(X.shape[-1]), weft.stack([x, x, x]))[0], w.assign(w * 2)))
+    before = w.numpy().copy()
+    replayed = gpu.replayed
+    found = step.explain(X, repeats=2)
+    np.testing.assert_array_equal(w.numpy(), before)
+    assert gpu.replayed - replayed >= 3 * 3, "the whole and two prefixes or more, three times each"
+    assert all(row.seconds > 0 for row in found.rows)
+    assert max(row.starts for row in found.rows) >= 3, "a scan starts the kernels of every step"
+    assert sum(row.seconds for row in found.rows) == pytest.approx(found.plain * (1 + found.overhead))
+
+
 def test_results_that_are_kept_stay_what_they_are(gpu):
     """Rooms for results take turns only as long as nobody keeps what is in them, directly or in something not yet computed."""
     double = weft.jit(lambda x: x * 2)

@@ -2,17 +2,23 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import weft
 from weft import nn, optim
+from weft.compiler.cpu.roofline import Roof
 from weft.errors import Scope, UserError
-from weft.insight import ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight import Figure, ProgramProfile, machine, measured_machine, profile, project, side_by_side
+from weft.insight.bounds import bound_of
 from weft.insight.layer_profile import KernelProfile
-from weft.insight.projection import parse_machines
+from weft.insight.projection import USUAL, StartCost, parse_machines
 from weft.insight.side_by_side import check_machines, machine_text
+from weft.knobs import knobs
+
+LAUNCH = 0.9e-6  # seconds, of the GPUs in the table
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,23 @@ def test_the_json_has_everything(trained: ProgramProfile) -> None:
     assert known["energy_measured"] is False
     assert {"label", "kind", "phases", "seconds", "flops", "nbytes", "joules", "bound"} <= known["layers"][0].keys()
     assert {"number", "name", "seconds", "format", "sources"} <= known["program"]["kernels"][0].keys()
-    assert {layer["bound"] for layer in known["layers"]} <= {"compute", "memory", "launch"}
+    assert {layer["bound"] for layer in known["layers"]} <= {"compute", "memory", "launch", "waiting"}
+
+
+def test_threads_that_wait_for_the_slowest() -> None:
+    """A chain of steps on one row has work for one thread: the others wait, and the report says so."""
+    roof = Roof(1e12, 1e11)
+    assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.6).limit == "waiting"
+    assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.4).limit == "memory"
+    near = bound_of("add", 1e-3, 1e6, 1e8, 0.9e-3, "float32", roof, waiting=0.6)
+    assert near.limit == "memory", "what is near the roof does not wait"
+    x = weft.ones((1, 200_000))
+    with knobs.set(threads=2):
+        compiled = weft.jit(lambda x: weft.cumsum(x, axis=1))
+        found = [weft.profile(compiled, x, repeats=3) for _ in range(5)]  # on a busy machine some are disturbed
+    longest = [max(one.kernels, key=lambda kernel: kernel.seconds).waiting for one in found]
+    assert 0.3 < max(longest) <= 1.0
+    assert all(0.0 <= kernel.waiting <= 1.0 for one in found for kernel in one.kernels)
 
 
 def test_the_text_names_the_overhead_of_the_clock_and_what_is_modelled(trained: ProgramProfile) -> None:
@@ -99,8 +121,8 @@ def test_efficiency_carries_over(trained: ProgramProfile) -> None:
     titan = machine("titan-x")
     compute, memory = kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.25)
     found = project(made_up(trained, compute, memory), titan)
-    assert found.kernels[0].seconds == pytest.approx(1e12 / 6.144e12 / 0.5)
-    assert found.kernels[1].seconds == pytest.approx(1e11 / 336.5e9 / 0.25)
+    assert found.kernels[0].seconds == pytest.approx(1e12 / 6.144e12 / 0.5 + LAUNCH)
+    assert found.kernels[1].seconds == pytest.approx(1e11 / 336.5e9 / 0.25 + LAUNCH)
     assert found.bounds == ("compute", "memory")
     assert found.seconds == pytest.approx(sum(one.seconds for one in found.layers))
     assert found.joules == pytest.approx(250 * found.seconds)
@@ -115,15 +137,35 @@ def test_a_projection_to_the_machine_that_was_measured_is_the_measurement(traine
 def test_more_than_the_roof_of_the_memory_needs_a_cache_there_too(trained: ProgramProfile) -> None:
     """20 MB come from the cache here, five times as fast as memory: they fit into 40 MB of an A100, not into 3 MB of a Titan X."""
     found = made_up(trained, kernel(1e3, 20e6, 5.0, live=20_000_000))
-    assert project(found, machine("a100")).seconds == pytest.approx(20e6 / 1555e9 / 5)
-    assert project(found, machine("titan-x")).seconds == pytest.approx(20e6 / 336.5e9)
+    assert project(found, machine("a100")).seconds == pytest.approx(20e6 / 1555e9 / 5 + LAUNCH)
+    assert project(found, machine("titan-x")).seconds == pytest.approx(20e6 / 336.5e9 + LAUNCH)
 
 
 def test_kernels_that_only_start_cost_a_launch(trained: ProgramProfile) -> None:
     tiny = kernel(10, 40, 1e-3)
     found = project(made_up(trained, tiny, kernel(1e12, 1e6, 0.5)), machine("titan-x"))
     assert found.bounds[0] == "launch"
-    assert found.kernels[0].seconds == pytest.approx(0.9e-6)
+    assert found.kernels[0].seconds == pytest.approx(LAUNCH, rel=1e-3)
+
+
+def test_starts_and_little_work_say_nothing_about_the_rate(trained: ProgramProfile) -> None:
+    """A scan of 100 steps and a short kernel, on a machine where a start takes 4 microseconds and filling it 3 more."""
+    short = replace(kernel(1e3, 4.0, 1.0), seconds=4e-6)
+    others = [replace(kernel(1e3, 4.0, 1.0), seconds=7e-6)] * 4
+    scan = replace(kernel(1e6, 4.0, 1.0), seconds=404e-6, starts=100)
+    large = replace(kernel(1e9, 4.0, 1.0), seconds=2e-3 + 7e-6)  # half of the roof
+    found = made_up(trained, short, *others, scan, large)
+    start = StartCost.of([found])
+    assert (start.launch, start.fill) == (pytest.approx(4e-6, rel=0.02), pytest.approx(3e-6, rel=0.02))
+    there = replace(machine("titan-x"), fill_time=Figure(2e-6, "made up"))
+    times = [one.seconds for one in project(found, there).kernels]
+    assert times[0] == pytest.approx(1e3 / 6.144e12 / 0.5 + LAUNCH + 2e-6, rel=0.01)
+    assert times[-2] == pytest.approx(1e6 / 6.144e12 / 0.5 + 100 * LAUNCH + 2e-6, rel=0.01)
+    assert times[-1] == pytest.approx(1e9 / 6.144e12 / 0.5 + LAUNCH + 2e-6, rel=0.01)
+    slow = made_up(trained, kernel(1e9, 4.0, 0.01))
+    assert StartCost.of([slow]) == StartCost(0.0, 0.0), "a tenth of a second is no start"
+    alone = project(made_up(trained, short), there).kernels[0]
+    assert alone.seconds == pytest.approx(1e3 / 6.144e12 / USUAL + LAUNCH + 2e-6, rel=0.01)
 
 
 def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile) -> None:

@@ -12,6 +12,8 @@ from cli_tools import told
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError
+from weft.insight import machine
+from weft.insight.machines_text import machine_figures
 from weft.insight.throughput_table import ThroughputRow
 from weft.jobs import profile_report as module
 from weft.jobs.predictor import Predictor
@@ -95,8 +97,11 @@ def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPa
     assert "100 ms" in str(report), "what was measured before is shown"
 
 
-def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp"]) == 0
+def test_one_layer_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / "both.svg"
+    assert main(["profile", *SMALL, "batch=1", "rounds=3", "--against", "mlp", f"plot={plot}"]) == 0
+    drawn = plot.read_text()
+    assert {'data-series="A: ', 'data-series="B: '} <= {drawn[at : at + 16] for at in range(len(drawn))}
     said = capsys.readouterr().out
     assert "beyond noise (3 rounds, interleaved" in said
     assert "only it has" not in said
@@ -106,16 +111,34 @@ def test_one_layer_against_another(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["rounds"] == 3
 
 
+def test_machines_with_every_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "machines"]) == 0
+    assert {"titan-x", "tpu-v1", "h200"} <= set(capsys.readouterr().out.split())
+    assert main(["profile", "machines", "titan-x,core-i7-6700k"]) == 0
+    titan, core = capsys.readouterr().out.split("\n\n")
+    assert "power: 250 W\n    NVIDIA GeForce GTX TITAN X specifications (2015)" in titan
+    assert titan.count("checked: ") + titan.count("quoted, not compared again") == len(list(machine_figures(machine("titan-x"))))  # fmt: skip
+    assert "modelled: as measured on a V100" in titan
+    assert "quoted, not compared again" in core
+    assert "checked: " not in core
+    found = told(capsys, "profile", "machines", "h200")
+    assert found["h200"]["power"]["value"] == 700
+    assert found["h200"]["power"]["checked"].startswith("memory, bandwidth, power")
+
+
 WRONG = {
     "nothing": ([], "a network, a file or a run is required, got none"),
     "a slip": (["lenett"], "'lenett' is neither a network, a file nor a run. Did you mean lenet"),
     "a machine": (["lenet", "machine=titan-y"], "there is no machine 'titan-y'. Did you mean titan-x"),
+    "no machine": (["machines", "titan-y"], "there is no machine 'titan-y'. Did you mean titan-x"),
     "a format": (["lenet", "machine=titan-x:int9"], "a format is one of"),
     "a machine that computes in int8": (["lenet", "machine=tpu-v1"], "tpu-v1 computes in int8, got float32."),
     "a table": (["lenet", "machine=titan-x", "machines=gone.yaml"], "the file gone.yaml cannot be read"),
     "a folder": (["lenet", "trace=gone/trace.json"], "trace=gone/trace.json needs a folder that exists, got gone."),
     "no batch": (["lenet", "batch=0"], "batch=0 cannot be used"),
     "what": (["lenet", "what=learn"], "it must be infer or train"),
+    "trace of a comparison": (["lenet", "against=lenet", "trace=t.json"], "trace= does not go with --against"),
+    "machine of energies": (["lenet", "energy=true", "machine=titan-x"], "machine= does not go with energy=true"),
     "rounds": (["lenet", "against=lenet", "rounds=2"], "it must be 3 or more"),
     "two devices": (["lenet", "against=lenet", "device=both"], "a comparison is measured on one device"),
     "no classes": (["linear_regression", "what=train"], "has no training step. Use what=infer."),

@@ -12,6 +12,7 @@ import pytest
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
 from weft.errors import RunError
+from weft.insight.call_timeline import call_timeline
 from weft.insight.energy_comparison import EnergyComparison, EnergyForm
 from weft.insight.profile_record import CallTimes, LayerRecord, MemoryRecord, MemoryStep, Offender, ProfileRecord
 from weft.insight.roof_lines import RoofLines
@@ -23,10 +24,22 @@ from weft.jobs.profile_subject import ProfileSubject
 from weft.studio.library.profile_choice import Compared, ProfileChoice, Shelf
 from weft.studio.library.profiles import ProfiledThing
 from weft.studio.ui.energy_view import energy_bars, layer_energies, moved_text
-from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec
+from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec, timeline_ticks
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 PATH = "/api/v1/runs/classify/base/profiles"
+SLICE = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
+TRACE = {
+    "traceEvents": [
+        {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "main thread"}},
+        SLICE | {"name": "call 1 on cpu", "cat": "user", "ts": 0, "dur": 9000},
+        SLICE | {"name": "call 2 on cpu", "cat": "user", "ts": 10_000, "dur": 4000},
+        SLICE | {"name": "conv1", "cat": "layer", "ts": 10_000, "dur": 2000},
+        SLICE | {"name": "conv 3x3", "cat": "kernel", "ts": 10_000, "dur": 1900, "args": {"layer": "network.conv1", "FLOP": 2e6, "bytes": 1e3}},
+        SLICE | {"name": "matmul", "cat": "kernel", "ts": 12_000, "dur": 1000, "args": {"layer": "fc"}},
+        SLICE | {"name": "tiny", "cat": "kernel", "ts": 13_500, "dur": 1},
+    ]
+}  # fmt: skip
 MORE_BATCH = "A larger batch reuses the weights that it reads."
 
 
@@ -55,7 +68,7 @@ def record(
 def store(folder: Path, id: str, found: ProfileRecord) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{id}.json").write_text(found.to_json())
-    (folder / f"{id}.trace.json").write_text('{"traceEvents": []}')
+    (folder / f"{id}.trace.json").write_text(json.dumps(TRACE))
 
 
 def compressed_from(root: Path, source: Path) -> Path:
@@ -187,7 +200,7 @@ def test_profiles_are_listed_read_and_deleted(server: LocalStudio, runs: Path):
     id = found["profiles"][1]["id"]
     status, one = server.request("GET", f"{PATH}/{id}")
     assert (status, one["device"], len(one["layers"])) == (200, "cuda:0", 3)
-    assert server.request("GET", f"{PATH}/{id}/trace") == (200, {"traceEvents": []})
+    assert server.request("GET", f"{PATH}/{id}/trace") == (200, TRACE)
     status, page = server.request("GET", f"{PATH}/{id}/report")
     assert status == 200
     assert b"Memory through one call" in page
@@ -215,6 +228,34 @@ def test_old_profiles_say_so_and_bad_settings_are_refused_at_once(server: LocalS
         assert status in (400, 422)
         assert words in json.dumps(said)
     assert not server.studio.queue.jobs()
+
+
+def test_the_timeline_of_the_shortest_call():
+    found = call_timeline(TRACE)
+    assert (found.title, found.seconds, found.dropped) == ("call 2 on cpu", pytest.approx(4e-3), 1)
+    [lane] = found.lanes
+    assert (lane.name, lane.depth) == ("main thread", 2)
+    boxes = {box.name: box for box in lane.boxes}
+    assert (boxes["conv1"].depth, boxes["conv 3x3"].depth, boxes["matmul"].depth) == (0, 1, 0)
+    assert (boxes["matmul"].left, boxes["matmul"].width) == (0.5, 0.25)
+    assert boxes["conv 3x3"].note == "conv 3x3, 1.90 ms, network.conv1, 2.00 MFLOP, 1.00 kB"
+    assert found.layers == ("conv1", "network.conv1", "fc")
+    assert next(text for _, text in timeline_ticks(found)) == "0"
+    assert call_timeline({"traceEvents": []}) is None
+
+
+def test_the_tab_has_the_timeline_or_says_why_not(server: LocalStudio):
+    page = server.web.get("/runs/classify/base?tab=profile").text
+    assert "Timeline of one call" in page
+    assert "matmul, 1.00 ms, fc" in page
+    folder = run_profiles(server.runs / "classify" / "base")
+    newest = folder / f"{stored_profiles(folder)[0].id}.trace.json"
+    before = newest.read_text()
+    try:
+        newest.write_text("{damaged")
+        assert "The trace of this measurement is gone or cannot be read" in server.web.get("/runs/classify/base?tab=profile").text  # fmt: skip
+    finally:
+        newest.write_text(before)
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class Row:
     workspace: int = 0  # bytes that it needs beside its tensors
     persistent: int = 0  # those of its bytes that outlive a run: arguments, parameters, packed weights
     waiting: float = 0.0  # share of the threads' time in which they waited for others
+    starts: int = 1  # kernels that it starts one after the other: many for a scan
 
     @property
     def gflops(self) -> float:
@@ -161,6 +162,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         space.nbytes if space is not None else 0,
         done.persistent,
         timed.waiting,
+        planning.cost_model.starts(found.program, call),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from ..errors import UserError
 from ..insight.energy_forms import DENSITY, FORMS
 from ..insight.energy_plot import energy_svg
 from ..insight.graph_picture import COSTS
+from ..insight.machines import machine, machines
+from ..insight.machines_text import machine_sources_text, machines_text
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
@@ -67,7 +70,7 @@ KNOWN = {
     "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
     "graph": Setting(str, None, "write a picture of the layers in the order of data flow, coloured by what they cost: graph=FILE.svg"),
     "by": Setting(str, "time", "what colours that picture", choices=tuple(COSTS)),
-    "plot": Setting(str, None, "write the roofline, and the throughput beside it: plot=FILE.svg"),
+    "plot": Setting(str, None, "write the roofline, and the throughput beside it; of against the roofline of both, of energy=true bars: plot=FILE.svg"),
 }  # fmt: skip
 
 
@@ -78,8 +81,12 @@ def profile(words: Sequence[str]) -> None:
     bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
     --against OTHER measures two in turn and names the layers that changed beyond noise.
     energy=true shows what other number formats and compression do to its modelled energy.
+    weft profile machines lists the described machines, weft profile machines titan-x,h200 every figure with its source.
     weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
     """
+    if list(words[:1]) == ["machines"]:
+        _machines(words[1:])
+        return
     if list(words[:1]) == ["memory"]:
         profile_memory(words[1:])
         return
@@ -92,6 +99,7 @@ def profile(words: Sequence[str]) -> None:
             "weft profile", "a network, a file or a run is required, got none: weft profile lenet, or weft profile RUN."
         )
     _check_folders(given)
+    _check_pictures(given)
     with knobs.set(machines=given["machines"] or knobs.machines):
         if given["energy"]:
             _energy(given)
@@ -101,6 +109,16 @@ def profile(words: Sequence[str]) -> None:
             _report(given)
 
 
+def _machines(words: Sequence[str]) -> None:
+    given = read("profile", words, {"machines": KNOWN["machines"], "json": KNOWN["json"]}, 1)
+    names = given.plain[0].split(",") if given.plain else list(machines(given["machines"]))
+    found = [machine(name, given["machines"]) for name in names]
+    if given["json"]:
+        print(as_json({one.name: asdict(one) for one in found}))
+    else:
+        print("\n\n".join(map(machine_sources_text, found)) if given.plain else machines_text(found))
+
+
 def _check_folders(given: Words) -> None:
     """Reject files that cannot be written before anything is measured."""
     for name in ("trace", "plot", "graph"):
@@ -108,6 +126,14 @@ def _check_folders(given: Words) -> None:
             raise UserError(
                 "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."
             )
+
+
+def _check_pictures(given: Words) -> None:
+    """A comparison has a plot, and nothing else that is written or projected."""
+    which = "energy=true" if given["energy"] else "--against" if given["against"] else ""
+    odd = [name for name in ("trace", "graph", "machine") if given[name]]
+    if which and odd:
+        raise UserError("weft profile", f"{odd[0]}= does not go with {which}: profile one network without it.")
 
 
 def _report(given: Words) -> None:
@@ -141,7 +167,9 @@ def _written(given: Words, *paths: Any) -> None:
 def _compare(given: Words) -> None:
     subjects = [_subject(given, name) for name in (given.plain[0], given["against"])]
     found = compare_subjects(subjects[0], subjects[1], _options(given), given["rounds"])
-    print(as_json(found.to_dict()) if given["json"] else found)
+    print(as_json(found.report.to_dict()) if given["json"] else found.report)
+    if given["plot"]:
+        _written(given, found.save_plot(given["plot"]))
 
 
 def _subject(given: Words, name: str) -> ProfileSubject:

@@ -21,13 +21,23 @@ class Bound:
 
 
 def bound_of(
-    name: str, seconds: float, flops: float, nbytes: float, least: float, format: str, roof: Roofline, waiting: float = 0.0
+    name: str,
+    seconds: float,
+    flops: float,
+    nbytes: float,
+    least: float,
+    format: str,
+    roof: Roofline,
+    waiting: float = 0.0,
 ) -> Bound:
     """What limits a kernel that takes so long for so much work, while its threads wait for a share of the time."""
     if seconds < SHORT and least < FAR * seconds:
         return Bound("launch", "A larger batch, or fewer and larger layers: starting it takes longer than its work.")
     if waiting > IDLE and least < FAR * seconds:
-        return Bound("waiting", "Threads wait for the slowest: a larger batch gives all of them work; other programs may hold a core.")
+        return Bound(
+            "waiting",
+            "Threads wait for the slowest: a larger batch gives all of them work; other programs may hold a core.",
+        )
     memory = nbytes / roof.bandwidth if nbytes else 0.0
     limit = "memory" if memory >= least else "compute"
     return Bound(limit, _advice(name, limit, least / seconds, format))

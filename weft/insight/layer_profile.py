@@ -28,6 +28,7 @@ class KernelProfile:
     workspace: int = 0  # bytes that it needs beside its tensors
     persistent: float = 0.0  # those of its bytes that outlive a call: parameters, packed weights, arguments
     waiting: float = 0.0  # share of the threads' time in which they wait for the slowest
+    starts: int = 1  # kernels that are started one after the other: many for a scan
 
     @property
     def roof(self) -> float:

@@ -49,6 +49,7 @@ _FIGURES = [
     "price",
     "dollars_per_hour",
     "launch_overhead",
+    "fill_time",
 ]
 
 
@@ -80,6 +81,9 @@ class DescribedMachine:
     price: Figure | None = None  # to buy it
     dollars_per_hour: Figure | None = None  # to rent it
     launch_overhead: Figure | None = None  # seconds between two kernels
+    fill_time: Figure | None = (
+        None  # seconds in which a kernel gives all units work and waits for the last one, beside its work
+    )
 
     def peak_for(self, format: str) -> Figure:
         """The peak rate in a format; where the machine has no units for it, that of the wider format it is computed in.

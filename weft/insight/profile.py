@@ -163,4 +163,5 @@ def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
         max(row.workspace for row in calls),
         sum(row.persistent for row in calls),
         sum(row.waiting * row.seconds for row in calls) / seconds if seconds else 0.0,
+        max(row.starts for row in calls),
     )

@@ -7,6 +7,7 @@ records without their program, and programs (`weft.profile(...).to_json()`) with
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -114,4 +115,15 @@ def _roof(known: Mapping[str, Any]) -> Roofline:
 def _kernel(known: Mapping[str, Any]) -> KernelProfile:
     own = {field.name: known[field.name] for field in fields(KernelProfile) if field.name in known}
     layers = tuple((Scope(*scope), share) for scope, share in own["layers"])
-    return KernelProfile(**{**own, "layers": layers, "sources": tuple(own["sources"])})
+    starts = own.get("starts", _starts(own["name"]))
+    return KernelProfile(**{**own, "layers": layers, "sources": tuple(own["sources"]), "starts": starts})
+
+
+def _starts(name: str) -> int:
+    """Of a kernel in a file that does not tell: its name has the steps of a scan and the kernels of a step.
+
+    >>> _starts("scan of 128 steps (2 kernels)"), _starts("matmul 16x10x84")
+    (256, 1)
+    """
+    found = re.match(r"scan of (\d+) steps \((\d+) kernels?\)", name)
+    return int(found[1]) * int(found[2]) if found else 1

@@ -4,12 +4,15 @@
 
 For each kernel
 
-    time = max(operations / peak / e,  bytes / bandwidth / e,  launch overhead)
+    time = max(operations / peak / e,  bytes / bandwidth / e) + starts x launch overhead + fill time
 
 where e is the efficiency that the kernel reaches here: the least time that the measured roof of this machine allows, as a fraction of
-the time it takes. The other machine is assumed to come as close to its own peak. Three rules make that assumption reasonable:
+the time it takes beyond these two. The other machine is assumed to come as close to its own peak. `starts` is 1, or the number of kernels of all steps of
+a scan, which follow each other; on a GPU a start is a launch, on a CPU the threads meet at a barrier. The fill time is what a kernel
+takes to give all units work and to wait for the last one. Three rules make the assumption reasonable:
 
-- A kernel that is bound by its launch here says nothing about the machine: it has the efficiency of the rest of the program.
+- A kernel that takes longer to start than to run here says nothing about the machine: it has the efficiency of the rest of the program, or the one
+  that is `USUAL` where all kernels are like that.
 - More than the roof by fewer operations (Winograd) carries over. More than the roof of the memory, from a cache, carries over only if
   the values in use fit into the cache of the other machine.
 - A kernel in a format that the other machine has no units for runs in the wider one that it has.
@@ -29,6 +32,11 @@ from .machines import WIDER, DescribedMachine
 from .profile import ProgramProfile
 from .table_reader import Figure
 
+USUAL = 0.75  # of the roof: the efficiency of a program of which nothing else is known
+NOTE = "kernels that take longer to start than to run"
+FEW = 8  # starts: kernels that take longer have work of their own
+LONGEST = 5e-5  # seconds of a start: a kernel that takes longer is slow for other reasons
+LITTLE = 0.25  # of a kernel's time: its work at the roof takes less, so the rest is the start
 SIZES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
 
@@ -68,29 +76,58 @@ def project(found: ProgramProfile, machine: DescribedMachine, format: str | None
     """
     if format is not None:
         machine.peak_for(format)  # an error before anything is computed
-    typical = _typical_efficiency(found)
-    pairs = [_projected(found, kernel, machine, format, typical) for kernel in found.kernels]
+    start = StartCost.of([found])
+    typical = _typical_efficiency(found, start)
+    pairs = [_projected(found, kernel, machine, format, typical, start) for kernel in found.kernels]
     return Projection(machine, tuple(kernel for kernel, _ in pairs), tuple(bound for _, bound in pairs), format)
 
 
-def measured_machine(name: str, found: ProgramProfile, kind: str = "cpu") -> DescribedMachine:
-    """The machine that a profile was measured on, as its measured roof describes it: to project other profiles to it.
+def measured_machine(
+    name: str, found: ProgramProfile | Sequence[ProgramProfile], kind: str = "cpu"
+) -> DescribedMachine:
+    """The machine that profiles were measured on, as its measured roof and its short kernels describe it: to project other profiles to it.
 
     >>> import weft
     >>> from weft.insight import profile
     >>> measured_machine("mine", profile(weft.nn.ReLU(), weft.ones(8))).peak["float32"].source
     'measured by the profile'
     """
-    roof = found.explanation.roof
+    every = [found] if isinstance(found, ProgramProfile) else list(found)
+    roof = every[0].explanation.roof
     rates = {"float32": roof.seconds(1e12, 0.0), "float64": roof.seconds(1e12, 0.0, itemsize=8)}
     if kind == "gpu":
         half = roof.seconds(1e12, 0.0, itemsize=2)
         rates |= {"float16": half, "bfloat16": half}
     how = "measured by the profile"
     peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds}
-    launches = [k.seconds for k in found.kernels if found.bound(k).limit == "launch"]
-    launch = Figure(statistics.median(launches), how, "kernels that are bound by their launch") if launches else None
-    return DescribedMachine(name, found.where, kind, Figure(roof.bandwidth, how), peak, launch_overhead=launch)
+    start = StartCost.of(every)
+    launch, fill = (Figure(one, how, NOTE) if one else None for one in (start.launch, start.fill))
+    bandwidth = Figure(roof.bandwidth, how)
+    return DescribedMachine(name, every[0].where, kind, bandwidth, peak, launch_overhead=launch, fill_time=fill)
+
+
+@dataclass(frozen=True)
+class StartCost:
+    """What kernels take on a machine beside their work."""
+
+    launch: float  # seconds of each start
+    fill: float  # of each kernel
+
+    @classmethod
+    def of(cls, profiles: Sequence[ProgramProfile]) -> StartCost:
+        """As the kernels show it that do little else: a launch takes what the shortest does, filling the machine what the middle one takes beyond."""
+        little = [
+            (kernel.seconds - _least(found, kernel)) / kernel.starts
+            for found in profiles
+            for kernel in found.kernels
+            if kernel.starts and _least(found, kernel) < LITTLE * kernel.seconds < LITTLE * LONGEST * kernel.starts
+        ]
+        if not little:
+            return cls(0.0, 0.0)
+        return cls(min(little), statistics.median(little) - min(little))
+
+    def seconds(self, kernel: KernelProfile) -> float:
+        return kernel.starts * self.launch + self.fill
 
 
 def _least(found: ProgramProfile, kernel: KernelProfile) -> float:
@@ -98,30 +135,41 @@ def _least(found: ProgramProfile, kernel: KernelProfile) -> float:
     return found.explanation.roof.seconds(kernel.flops, kernel.nbytes, itemsize=SIZES[format_of(kernel)])
 
 
-def _typical_efficiency(found: ProgramProfile) -> float:
-    """Of all kernels that are not bound by their launch."""
-    counted = [k for k in found.kernels if _least(found, k)]
-    kernels = [k for k in counted if found.bound(k).limit != "launch"] or counted
-    seconds = sum(k.seconds for k in kernels)
-    return sum(_least(found, k) for k in kernels) / seconds if seconds else 1.0
+def _is_start(found: ProgramProfile, kernel: KernelProfile, start: StartCost) -> bool:
+    """Whether a kernel's time says more about starting it, and about how little work it has to fill the machine with, than about its rate."""
+    beside = start.seconds(kernel)
+    few = _least(found, kernel) < LITTLE * kernel.seconds and kernel.seconds < FEW * beside
+    return few or beside > 0.5 * kernel.seconds
+
+
+def _typical_efficiency(found: ProgramProfile, start: StartCost) -> float:
+    """Of all kernels that take longer to run than to start."""
+    kernels = [k for k in found.kernels if _least(found, k) and not _is_start(found, k, start)]
+    seconds = sum(k.seconds - start.seconds(k) for k in kernels)
+    return sum(_least(found, k) for k in kernels) / seconds if seconds else USUAL
 
 
 def _projected(
-    found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, format: str | None, typical: float
-) -> tuple[KernelProfile, str]:
+    found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, format: str | None, typical: float, start: StartCost
+) -> tuple[KernelProfile, str]:  # fmt: skip
     least = _least(found, kernel)
-    efficiency = typical if found.bound(kernel).limit == "launch" or not least else least / kernel.seconds
+    is_start = _is_start(found, kernel, start) or not least
+    efficiency = typical if is_start else least / (kernel.seconds - start.seconds(kernel))
     own = format_of(kernel)
     wanted = format if format is not None and own.startswith("float") else own
     nbytes = kernel.nbytes * SIZES[wanted] / SIZES[own]
     cached = machine.on_chip_bytes is None or max(kernel.live, nbytes) <= machine.on_chip_bytes.value
     from_memory = efficiency if cached else min(1.0, efficiency)
     compute, memory = machine.seconds(kernel.flops, 0.0, wanted), machine.seconds(0.0, nbytes, wanted)
-    launch = 0.0 if machine.launch_overhead is None else machine.launch_overhead.value
-    parts = {"compute": compute / efficiency, "memory": memory / from_memory, "launch": launch}
+    launch, fill = (0.0 if one is None else one.value for one in (machine.launch_overhead, machine.fill_time))
+    parts = {
+        "compute": compute / efficiency,
+        "memory": memory / from_memory,
+        "launch": StartCost(launch, fill).seconds(kernel),
+    }
     bound = max(parts, key=lambda name: parts[name])
     # A kernel without counted work costs its launch; where none is known, what it costs here.
-    seconds = parts[bound] or kernel.seconds
+    seconds = max(parts["compute"], parts["memory"]) + parts["launch"] or kernel.seconds
     return replace(kernel, seconds=seconds, least=max(compute, memory), nbytes=nbytes), bound
 
 

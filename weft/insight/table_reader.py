@@ -39,9 +39,18 @@ class Figure:
     note: str = ""
     modelled: bool = False  # follows from other figures by the rule in the note; not published
     date: str = ""  # of a price
+    checked: str = ""  # how it was compared with what others say; empty: it is quoted, and was not compared again
 
     def __float__(self) -> float:
         return self.value
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Where figures come from, and how they were compared with what others say."""
+
+    text: str
+    checked: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class TableEntry:
     table: str  # the file
     path: str  # of keys: machines.titan-x.peak
     node: MappingNode
-    sources: Mapping[str, str]
+    sources: Mapping[str, TableSource]
 
     def names(self) -> list[str]:
         return [key.text for key, _ in self.node.pairs]
@@ -122,12 +131,14 @@ class TableEntry:
         """A number with its source."""
         found = self.entry(key)
         found.only(("value", "source", "note", "modelled", "date"))
+        source = found.table_source()
         return Figure(
             found.number("value"),
-            found.source(),
+            source.text,
             found.text("note", ""),
             found.flag("modelled"),
             found.text("date", ""),
+            source.checked,
         )
 
     def optional_figure(self, key: str) -> Figure | None:
@@ -142,6 +153,10 @@ class TableEntry:
         return {name: found.figure(name) for name in found.names()}
 
     def source(self) -> str:
+        """Where something comes from, as text."""
+        return self.table_source().text
+
+    def table_source(self) -> TableSource:
         """Where the figure comes from: a name is replaced by what `sources` says of it."""
         name = self.text("source")
         if not name.strip():
@@ -153,7 +168,7 @@ class TableEntry:
                 self.node.get("source") or self.node,
                 f"there is no source {name} under `sources`. {nearest(name, list(self.sources))}",
             )
-        return name
+        return TableSource(name)
 
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raise an error at a key."""
@@ -222,11 +237,11 @@ def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> UserError:
     return UserError(path.name, f"the file {path} cannot be read: {reason}. Give the path of a table in YAML.")
 
 
-def _sources(top: TableEntry) -> dict[str, str]:
+def _sources(top: TableEntry) -> dict[str, TableSource]:
     found = top.optional_entry("sources")
-    texts: dict[str, str] = {}
+    read: dict[str, TableSource] = {}
     for name, source in [] if found is None else list(found.entries()):
         source.only(("title", "url", "checked"))
-        url, checked = source.text("url", ""), source.text("checked", "")
-        texts[name] = "; ".join(part for part in (source.text("title"), url, checked) if part)
-    return texts
+        text = "; ".join(part for part in (source.text("title"), source.text("url", "")) if part)
+        read[name] = TableSource(text, source.text("checked", ""))
+    return read

@@ -153,7 +153,22 @@ def save_timeline(path: str | Path, subject: ProfileSubject, options: ProfileOpt
         save_trace(path, recorded_calls(steps))
 
 
-def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptions, rounds: int) -> RegressionReport:
+@dataclass(frozen=True)
+class SubjectComparison:
+    """Which layers of two subjects differ, and the profile of each."""
+
+    report: RegressionReport
+    profiles: tuple[ProgramProfile, ProgramProfile]
+
+    def save_plot(self, path: str | Path) -> Path:
+        """Write the roofline of both in one picture: a network before and after compression, for example."""
+        titles = [f"{letter}: {name}" for letter, name in zip("AB", self.report.names, strict=True)]
+        picture = roofline_svg(dict(zip(titles, self.profiles, strict=True)))
+        Path(path).write_text(picture, encoding="utf-8")
+        return Path(path)
+
+
+def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptions, rounds: int) -> SubjectComparison:
     """Profile two subjects in turn, and say which layers changed beyond noise."""
     if len(options.devices) > 1:
         raise UserError(
@@ -161,9 +176,10 @@ def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptio
         )
     batch = (options.batches or (BATCH,))[-1]
     with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
-        return compare_steps(
-            a.step(batch, options.what), b.step(batch, options.what), names=(a.title, b.title), rounds=rounds
-        )
+        steps = a.step(batch, options.what), b.step(batch, options.what)
+        report = compare_steps(*steps, names=(a.title, b.title), rounds=rounds)
+        first, second = (profile(function, *args, node_nm=options.node_nm) for function, args in steps)
+    return SubjectComparison(report, (first, second))
 
 
 def compare_energy(

@@ -240,8 +240,27 @@ def _control(program: KernelProgram, kernel: Kernel) -> KernelCost:
     return KernelCost(rounds * inner.flops, outside, results, persistent)
 
 
+def starts(program: KernelProgram, call: Call) -> int:
+    """How many kernels a call starts one after the other: those of all steps of a scan, otherwise one. Phases of a kernel count once."""
+    if call.once:
+        return 0
+    if call.kind != "control":
+        return 1
+    kernel = call.kernel
+    assert kernel.anchor is not None
+    bodies = [_body_starts(body) for body in program.bodies[kernel]]
+    if kernel.anchor.op.name == "cond":
+        return max(bodies)
+    return sum(bodies) * (kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1)
+
+
+def _body_starts(body: KernelProgram) -> int:
+    single = {call.kernel for call in body.calls if call.kind != "control" and not call.once}
+    return len(single) + sum(starts(body, call) for call in body.calls if call.kind == "control")
+
+
 def _total(program: KernelProgram) -> KernelCost:
     return sum((work(program, call) for call in program.calls), KernelCost())
 
 
-__all__ = ["KernelCost", "persistent_bytes", "side_phase", "step_cost", "times", "work"]
+__all__ = ["KernelCost", "persistent_bytes", "side_phase", "starts", "step_cost", "times", "work"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...insight.call_timeline import CallTimeline, call_timeline
 from ...insight.profile_record import ProfileRecord
 from ...jobs.events import latest
 from ...jobs.kinds import PROFILE
@@ -19,6 +22,8 @@ from .activity import RECENT
 from .changes import stamp
 from .feed import Snapshot
 from .runs import RunRow
+
+REMEMBERED = 16  # timelines
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Profiles:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Path, str], tuple[object, StoredProfile]] = {}
+        self._timelines: OrderedDict[Path, tuple[object, CallTimeline | None]] = OrderedDict()
 
     def of(self, thing: ProfiledThing) -> list[StoredProfile]:
         """The profiles of a run or a network, the newest first."""
@@ -73,6 +79,22 @@ class Profiles:
         if known is None or known[0] != seen:
             known = self._known[folder, id] = seen, stored_profile(folder, id)
         return known[1]
+
+    def timeline(self, stored: StoredProfile) -> CallTimeline | None:
+        """One call of the trace of a profile; None if there is no trace, or one that cannot be read. The last few are remembered."""
+        seen, known = stamp(stored.trace), self._timelines.get(stored.trace)
+        if known is None or known[0] != seen:
+            known = self._timelines[stored.trace] = seen, _timeline(stored.trace)
+            if len(self._timelines) > REMEMBERED:
+                self._timelines.popitem(last=False)
+        return known[1]
+
+
+def _timeline(path: Path) -> CallTimeline | None:
+    try:
+        return call_timeline(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # gone, or damaged
+        return None
 
 
 def measurements(thing: ProfiledThing, snapshot: Snapshot, kind: str = PROFILE) -> list[MeasurementView]:

@@ -10,6 +10,7 @@ from nicegui import background_tasks, ui
 
 from ...insight.memory_areas import NAMES, memory_areas
 from ...insight.profile_record import block_of
+from ...insight.profile_text import duration
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.profile_choice import Compared, ProfileChoice, Shelf
@@ -29,6 +30,7 @@ from ..ui.profile_view import (
     number_in,
     roofline_spec,
     short_device,
+    timeline_ticks,
 )
 from ..ui.rendering import render
 from ..ui.roofline_chart import RooflineChart
@@ -100,6 +102,11 @@ class ProfileTab:
                 self.advice = (
                     Fragment(self._advice(), "section", on).classes("card").props('aria-label="What would help"')
                 )
+            self.timeline = (
+                Fragment(self._timeline(), "section", on)
+                .classes("card sect")
+                .props('aria-label="Timeline of one call"')
+            )
         EnergyCard(self.studio, self.thing, self.can)
         self.list = Fragment(self._list(), "div", on)
         self._hide()
@@ -176,6 +183,7 @@ class ProfileTab:
         self.layers.show(self._layers())
         self.memory.show(self._memory())
         self.advice.show(self._advice())
+        self.timeline.show(self._timeline())
         self.list.show(self._list())
         self._hide()
 
@@ -257,6 +265,23 @@ class ProfileTab:
     def _advice(self) -> str:
         pair = self._table_pair()
         return self._render("profile_advice.html", items=advice(pair.after) if pair else [], layer=self.layer)
+
+    def _timeline(self) -> str:
+        stored, pair = self.choice.primary, self._table_pair()
+        found = self.studio.profiles.timeline(stored) if stored is not None else None
+        layers = {one.label for one in pair.after.layers} if pair else set()
+
+        def named(label: str) -> str:
+            """The layer of the table that a box belongs to; empty: none."""
+            plain = label.removeprefix("network.")
+            block = block_of(plain) if self._in_blocks() else plain
+            return block if block in layers else ""
+
+        return self._render(
+            "profile_timeline.html", found=found, layer=self.layer, named=named, ticks=timeline_ticks(found) if found else [],
+            duration=duration,
+            problem="The trace of this measurement is gone or cannot be read. Measure again.",
+        )  # fmt: skip
 
     def _list(self) -> str:
         return self._render("profile_list.html", short_device=short_device, noun=noun)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...insight.bounds import NEAR
+from ...insight.call_timeline import CallTimeline
 from ...insight.profile_record import LayerRecord, Offender, ProfileRecord
+from ...insight.profile_text import duration
+from ...report.axes import make_axis
 from ...report.text_format import listed
 from ..library.profile_choice import Compared
 from ..library.training_form import device_title
@@ -308,3 +311,9 @@ def _summary(pairs: list[Compared]) -> str:
         for pair in pairs
     ]
     return f"Roofline plot. {'; '.join(told)}. The table of layers has all values."
+
+
+def timeline_ticks(found: CallTimeline) -> list[tuple[float, str]]:
+    """Places along a timeline, as shares of it, and their times."""
+    axis = make_axis([0.0, found.seconds], tight=True)
+    return [(tick / found.seconds, duration(tick) if tick else "0") for tick in axis.ticks if tick <= found.seconds]

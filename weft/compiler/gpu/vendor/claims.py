@@ -160,7 +160,11 @@ def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
         kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
         words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation, kept)))
         residual = done.residual is not None
-        return replace(spec, epilogue=words, residual=residual, c_dtype=done.store.dtype.name) if words or residual else None
+        return (
+            replace(spec, epilogue=words, residual=residual, c_dtype=done.store.dtype.name)
+            if words or residual
+            else None
+        )
     if done.bias is None or done.sum is not None:
         return None
     parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))

@@ -1,0 +1,56 @@
+"""The page docs/insight.md shows what the measured files say, and projections between the measured machines stay as good as it says."""
+
+import json
+
+import pytest
+
+from benchmarks import insight, insight_page
+from benchmarks.insight_projection import projected_errors
+
+
+def test_tables_and_pictures_are_those_of_the_files() -> None:
+    text = insight_page.PAGE.read_text(encoding="utf-8")
+    assert {found[2] for found in insight_page.MARK.finditer(text)} == set(insight_page.TABLES)
+    assert insight_page.page(text) == text, "run python -m benchmarks.insight_page"
+    drawn = insight_page.pictures()
+    assert {path.name for path in insight_page.PICTURES.glob("*.svg")} == set(drawn)
+    for name, content in drawn.items():
+        assert (insight_page.PICTURES / name).read_text(encoding="utf-8") == content, name
+
+
+def test_projections_between_measured_machines() -> None:
+    """Nothing of the projected network is used of the other machine."""
+    names = insight_page.machines()
+    profiles = {m: {n: one for n in insight_page.NETWORKS if (one := insight_page.profile_of(m, n))} for m in names}
+    errors = projected_errors(profiles, {name: insight_page.measured(name)["kind"] for name in names})
+    assert len(errors) == len(names) * (len(names) - 1) * len(insight_page.NETWORKS)
+    good = sum(abs(one.error) <= 0.25 for one in errors)
+    assert good / len(errors) > 0.9
+    assert max(abs(one.error) for one in errors) < 0.4
+
+
+def test_a_measurement_is_continued(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "here.json"
+    words = {"save": str(path), "networks": "mlp", "batch": "2", "seconds": "0", "threads": "1", "repeats": "1"}
+    insight.measure(insight.DEFAULTS | words | {"parts": "profile,infer,training,memory", "batches": "2"})
+    found = json.loads(path.read_text())
+    own = found["networks"]["mlp"]
+    assert own["profile"]["program"]["kernels"]
+    assert set(own["training"]["phases"]) == {"forward", "backward", "update"}
+    assert own["memory"]["forecast"] > 0 < own["memory"]["allocated"]
+    monkeypatch.setattr(insight, "measured_profile", lambda *_: pytest.fail("it is there already"))
+    insight.measure(insight.DEFAULTS | words | {"parts": "profile,infer", "batches": "1,2"})
+    again = json.loads(path.read_text())["networks"]["mlp"]
+    assert [row["batch"] for row in again["infer"]] == [1, 2]
+    assert again["profile"] == own["profile"]
+
+
+def test_growing_batches_end_where_one_failed(tmp_path) -> None:
+    kept = insight.Measurement(tmp_path / "x.json", {"networks": {}})
+    for batch in (1, 4):
+        kept.add_row("net", "infer", batch, lambda: {"p50": 20.0})
+    rows = kept.found["networks"]["net"]["infer"]
+    assert [row["batch"] for row in rows] == [1, 4]
+    assert rows[1]["note"] == "not tried: a smaller batch takes 20 s"
+    kept.add_row("net", "infer", 8, lambda: pytest.fail("4 was not possible"))
+    assert len(rows) == 2
