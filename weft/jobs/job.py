@@ -105,7 +105,8 @@ class Job:
             if self.settings["fold"] is not None:
                 making["validation"] = 0.0  # all files belong to folds; validation examples come from the other folds
         elif what.suffix.lower() == ".txt":
-            making = {"length": self.settings["length"], "tokenizer": self.settings["tokenizer"]}
+            making = {name: self.settings[name] for name in ("length", "tokenizer")}
+            making |= {} if self.settings["stride"] is None else {"stride": self.settings["stride"]}
         reading = f"reading {what.name}"
         self.recorder.show("activity", text=reading)
         try:
@@ -173,7 +174,10 @@ class Job:
     def loaders(self) -> tuple[data.Loader, data.Loader | None]:
         """Loaders of training and of validation batches."""
         batch, workers = min(self.settings["batch"], len(self.train)), self.settings["workers"]
-        train = data.Loader(self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers)
+        limit = None if self.settings["steps"] is None else self.settings["steps"] * self.settings["accumulate"]
+        train = data.Loader(
+            self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers, limit=limit
+        )
         return train, None if self.splits.validation is None else self.checks(self.splits.validation)
 
     def checks(self, dataset: data.Dataset) -> data.Loader:

@@ -78,6 +78,7 @@ SETTINGS: dict[str, Setting] = {
     "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
     "labels": Setting(str, None, "labels of a list of image files: one class a file, several classes, or numbers; default: class", "data", ("class", "classes", "numbers")),
     "length": Setting(count, 128, "sequence length of text, in tokens", "data"),
+    "stride": Setting(count, None, "tokens from the start of a training window of text to that of the next; default: the length, without overlap", "data"),
     "tokenizer": Setting(tokenizer_name, "characters", "tokens of text: characters, bpe:1000 (so many byte pairs, learned from it), or a tokenizer.json", "data"),
     "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
@@ -93,6 +94,7 @@ SETTINGS: dict[str, Setting] = {
     "body_rate": Setting(number, 0.1, "factor of the learning rate of pretrained parameters", "network"),
 
     "epochs": Setting(count, 10, "passes over the training data", "training"),
+    "steps": Setting(count, None, "steps of an epoch, if it should end before all examples were seen; each epoch then sees other ones", "training"),
     "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
     "parallel": Setting(parallel_sizes, None, "processes that share batches (data:4), layers (model:2), stages (pipeline:2), several of them (data:2,model:2), or auto", "training"),
