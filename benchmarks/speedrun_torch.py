@@ -70,7 +70,7 @@ class Network(nn.Module):
 class TorchContestant:
     """See `speedrun.Contestant`."""
 
-    def __init__(self, recipe: Recipe, images: Images, device: str, mode: str | None) -> None:
+    def __init__(self, recipe: Recipe, images: Images, most_epochs: int, device: str, mode: str | None) -> None:
         self.recipe, self.device = recipe, torch.device(device)
         self.dtype = torch.float32 if recipe.precision is None else getattr(torch, recipe.precision)
         torch.backends.cudnn.benchmark = True
@@ -90,8 +90,7 @@ class TorchContestant:
         self.order = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self.shifts = torch.zeros((*shape, 2), dtype=torch.int64, device=self.device)
         self.mirrored = torch.zeros(shape, dtype=torch.bool, device=self.device)
-        rates = recipe.rates(self.steps * recipe.epochs) / recipe.batch
-        self.rates = torch.tensor(rates, device=self.device)
+        self.rates = torch.zeros(self.steps * most_epochs, device=self.device)
         self.done = torch.zeros((), dtype=torch.int64, device=self.device)
         self.graph: Any = None
         self.test_graph: Any = None
@@ -113,13 +112,14 @@ class TorchContestant:
 
     # --- a run ------------------------------------------------------------------------------------------------------------------
 
-    def start(self, seed: int) -> None:
+    def start(self, seed: int, epochs: int) -> None:
         torch.manual_seed(seed)
         self.model.initialize()
         self.model.train()
         with torch.no_grad():
             torch._foreach_zero_(self.velocities)
             self.done.zero_()
+            self.rates.copy_(torch.from_numpy(self.recipe.rates(self.steps * epochs, len(self.rates))))
             self.sides = torch.rand(len(self.y), device=self.device) < 0.5
         self._wait()
 

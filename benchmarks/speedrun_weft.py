@@ -16,7 +16,7 @@ from weft.train.epoch_program import EpochProgram
 class WeftContestant:
     """See `speedrun.Contestant`."""
 
-    def __init__(self, recipe: Recipe, images: Images) -> None:
+    def __init__(self, recipe: Recipe, images: Images, most_epochs: int) -> None:
         self.recipe, self.images, self.seed = recipe, images, 0
         self.model = self._network(0)
         normalize = data.Normalize(images.mean, images.std)
@@ -25,7 +25,8 @@ class WeftContestant:
         )
         self.prepare = nn.Sequential(data.ToFloat(), normalize)
         self.steps = len(images.x) // recipe.batch
-        self.rates = weft.asarray(recipe.rates(self.steps * recipe.epochs) / recipe.batch)
+        self.most = self.steps * most_epochs
+        self.rates = weft.zeros(self.most, dtype="float32").realize()
         self.optimizer = self._optimizer()
         self.program = EpochProgram(self._step, images.x, images.y, mirror=True, precision=recipe.precision)
         self.sample = weft.asarray(images.x[:WHITENED])
@@ -34,6 +35,8 @@ class WeftContestant:
         self.normalized = weft.jit(self.prepare)
         self.count_right = weft.jit(self._count_right, precision=recipe.precision)
         self.reset = weft.jit(self._reset)
+        self.put_filters = weft.jit(self._put_filters)
+        self.draw = weft.jit(lambda: weft.random.uniform(()))
 
     def _network(self, seed: int) -> zoo.whitened.WhitenedCNN:
         weft.seed(seed)
@@ -57,8 +60,7 @@ class WeftContestant:
         return optim.sgd(groups, momentum=r.momentum, nesterov=True)
 
     def _rate(self, factor: float) -> optim.Rate:
-        last = self.steps * self.recipe.epochs - 1  # a warm-up may have more epochs
-        return lambda done: weft.take(self.rates, weft.minimum(done, last)) * factor
+        return lambda done: weft.take(self.rates, weft.minimum(done, self.most - 1)) * factor  # a warm-up may be longer
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.model(self.augment(x))
@@ -73,20 +75,27 @@ class WeftContestant:
 
     def _state(self) -> dict[str, Tensor]:
         network = {f"model.{name}": t for name, t in self.model.named_tensors().items()}
-        return network | {f"optimizer.{name}": t for name, t in self.optimizer.named_state().items()}
+        return network | {"rates": self.rates} | {f"optimizer.{name}": t for name, t in self.optimizer.named_state().items()}
 
-    def start(self, seed: int) -> None:
-        self.seed = seed
+    def start(self, seed: int, epochs: int) -> None:
+        self.seed, stream = seed, weft.random.default_generator
+        key, offset = stream.state  # they stay: recorded graphs hold addresses
         fresh = {f"model.{name}": t.numpy() for name, t in self._network(seed).named_tensors().items()}
+        stream.key, stream.offset = key, offset
         self.model.train()
         values = {name: fresh.get(name, np.zeros(t.shape, t.dtype.numpy)) for name, t in self._state().items()}
-        values["optimizer.scale"] = np.float32(1.0)
+        values |= {"optimizer.scale": np.float32(1.0), "rates": self.recipe.rates(self.steps * epochs, self.most)}
         self.reset({name: values[name] for name in self._state()}, np.True_)
+        self.draw()  # the position of the random stream is on the device, as it is after every epoch
         device().wait()
 
     def whiten(self) -> None:
         self.prepare.eval()
-        self.model.whiten(self.normalized(self.sample))
+        self.put_filters(self.model.whitening.filters(self.normalized(self.sample)), np.True_)
+
+    def _put_filters(self, filters: Tensor, really: Tensor) -> None:
+        weight = self.model.whitening.weight
+        weight.assign(weft.where(really, filters, weight))
 
     def epoch(self, number: int) -> None:
         count, batch = len(self.images.x), self.recipe.batch

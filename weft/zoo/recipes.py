@@ -108,7 +108,7 @@ RECIPES: dict[str, Recipe] = {
         {
             "model": "gpt", "hidden": 384, "layers": 6, "dropout": 0.2, "length": 256, "stride": 16, "steps": 250, "epochs": 20, "batch": 64,
             "optimizer": "adamw", "rate": 1e-3, "final_rate": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.1, "schedule": "cosine",
-            "warmup": 0.4, "precision": "bfloat16",
+            "warmup": 0.4, "precision": "bfloat16", "patience": 5,
         },
         published="validation loss 1.4697 on tiny shakespeare, estimated on 200 batches (nanoGPT)",
     ),

@@ -47,12 +47,16 @@ class WhiteningConv2d(nn.Module):
 
     def fit(self, images: ArrayLike) -> WhiteningConv2d:
         """Set the filters for images (batch, channels, height, width), as the layer will see them."""
+        self.weight.assign(asarray(self.filters(images)))
+        return self
+
+    def filters(self, images: ArrayLike) -> np.ndarray:
+        """The filters that whiten these images: principal components of their patches, scaled to unit variance, and their negatives."""
         shape = self.weight.shape[1:]
         covariance = _covariance_program(self.kernel)(images).numpy().astype(np.float64)
         values, vectors = np.linalg.eigh(covariance)
         filters = (vectors / np.sqrt(values + EPS)).T[::-1].reshape(-1, *shape)  # the largest component first
-        self.weight.assign(asarray(np.concatenate([filters, -filters]).astype(np.float32)))
-        return self
+        return np.concatenate([filters, -filters]).astype(np.float32)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return conv(x, self.weight, self.bias)
