@@ -117,8 +117,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", choices=TARGETS, default="fashion-mnist")
     parser.add_argument("--from", dest="folder", help="folder with the files of the dataset")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--epochs", type=int, nargs="+", default=[3, 4, 5, 6, 8, 10, 12, 16], help="that are tried, in this order")
-    parser.add_argument("--search-seeds", type=int, default=4, help="runs of weft for each number of epochs that is tried")
+    parser.add_argument(
+        "--epochs", type=int, nargs="+", default=[3, 4, 5, 6, 8, 10, 12, 16], help="that are tried, in this order"
+    )
+    parser.add_argument(
+        "--search-seeds", type=int, default=4, help="runs of weft for each number of epochs that is tried"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="runs of each contestant")
     parser.add_argument("--warm-up", type=int, default=6, help="epochs that are not timed: the first are not replayed")
     parser.add_argument("--target", type=float, help="accuracy; default: 0.935, or 0.94 of cifar10")
@@ -129,7 +133,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     for name, value in asdict(Recipe()).items():
         kind: Any = {"widths": int, "precision": str}.get(name, type(value))
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=value, nargs="+" if name == "widths" else None)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=value, nargs="+" if name == "widths" else None
+        )
     options = parser.parse_args()
     options.target = options.target or TARGETS[options.data]
     return options
@@ -160,9 +166,7 @@ def _images(options: argparse.Namespace) -> Images:
 # --- the runs -----------------------------------------------------------------------------------------------------------------
 
 
-def _phases(
-    options: argparse.Namespace, recipe: Recipe, images: Images
-) -> list[dict[str, Callable[[], Contestant]]]:
+def _phases(options: argparse.Namespace, recipe: Recipe, images: Images) -> list[dict[str, Callable[[], Contestant]]]:
     """Contestants that take turns. torch.compile, which takes longest to get ready, comes last and again against weft."""
     from speedrun_weft import WeftContestant
 
@@ -173,7 +177,11 @@ def _phases(
 
     modes = {"captured": None, "compiled": options.compile_mode}
     peers: list[dict[str, Callable[[], Contestant]]] = [
-        {f"torch {peer}": lambda mode=modes[peer]: TorchContestant(recipe, images, max(options.epochs), options.device, mode)}  # type: ignore[misc]
+        {
+            f"torch {peer}": lambda mode=modes[peer]: TorchContestant(
+                recipe, images, max(options.epochs), options.device, mode
+            )
+        }  # type: ignore[misc]
         for peer in options.peers
     ]
     kept: list[Contestant] = []
@@ -252,7 +260,11 @@ def _write(options: argparse.Namespace, found: dict[str, Any]) -> None:
 
 
 def _table(found: dict[str, Any]) -> str:
-    rows = [f"{found['epochs']} epochs of {found['steps_an_epoch']} steps\n", "| | runs | seconds, median (least) | accuracy, mean | runs that reach the target | ready after |", "|---|---|---|---|---|---|"]
+    rows = [
+        f"{found['epochs']} epochs of {found['steps_an_epoch']} steps\n",
+        "| | runs | seconds, median (least) | accuracy, mean | runs that reach the target | ready after |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in dict.fromkeys(run["contestant"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["contestant"] == name]
         rows.append(_row(name, runs, found["target"], found["prepare_seconds"][name]))

@@ -75,7 +75,11 @@ class WeftContestant:
 
     def _state(self) -> dict[str, Tensor]:
         network = {f"model.{name}": t for name, t in self.model.named_tensors().items()}
-        return network | {"rates": self.rates} | {f"optimizer.{name}": t for name, t in self.optimizer.named_state().items()}
+        return (
+            network
+            | {"rates": self.rates}
+            | {f"optimizer.{name}": t for name, t in self.optimizer.named_state().items()}
+        )
 
     def start(self, seed: int, epochs: int) -> None:
         self.seed, stream = seed, weft.random.default_generator

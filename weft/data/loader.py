@@ -125,6 +125,23 @@ class Loader:
         count = len(self.dataset)
         return permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
 
+    def take_order(self) -> np.ndarray:
+        """The indices of the batches of the next epoch, or of the rest of one, a row for each; the position moves on as if they had been read.
+
+        >>> loader = Loader(Arrays(np.zeros((5, 1)), np.arange(5)), 2, shuffle=False, drop_last=True)
+        >>> loader.take_order().tolist(), loader.state()
+        ([[0, 1], [2, 3]], {'epoch': 1, 'position': 0})
+        """
+        if not self.drop_last:
+            raise UserError("Loader", "take_order requires batches of one size. Use drop_last=True.")
+        if self._started:
+            self._epoch, self._position = self._epoch + 1, 0
+        order = self.order(self._epoch)
+        rows = [order[self._range(i)] for i in range(self._position, len(self))]
+        self._epoch, self._position, self._started = self._epoch + 1, 0, False
+        self._iterations += 1
+        return np.stack(rows)
+
     def state(self) -> dict[str, int]:
         """The position in the run, for `load` to resume from, in whole batches: it holds for every shard."""
         if self._position == len(self):

@@ -66,7 +66,9 @@ def open_dataset(
         return from_npz(path)
     if path.suffix.lower() == ".txt":
         _check_allowed(path, "a text (its first line names no file)", given, TEXT_SETTINGS)
-        return _open_text(path, given.get("length", DEFAULT_LENGTH), given.get("stride"), given.get("tokenizer", "characters"))
+        return _open_text(
+            path, given.get("length", DEFAULT_LENGTH), given.get("stride"), given.get("tokenizer", "characters")
+        )
     raise UserError("open_dataset", f"the format must be a folder, .npz, .csv or .txt, got {path}.")
 
 

@@ -30,7 +30,9 @@ class StateTensor:
     position: int  # among the program's inputs
     written: bool
     order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
-    node: Callable[[], Node | None] = _nothing  # what the tensor named when its memory was last looked at: a weak reference
+    node: Callable[[], Node | None] = (
+        _nothing  # what the tensor named when its memory was last looked at: a weak reference
+    )
     memory: Any = None  # None: that of the tensor's value, which is only read. A reference to it would make others copy it before they write
     address: int = 0
     references: int = 0  # to the memory, if nothing else refers to it

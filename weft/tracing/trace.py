@@ -37,7 +37,9 @@ class Trace:
         """
         roots = [*self.outputs, *(left for _, left in self.streams.values())]
         order = toposort(roots, lambda n: () if self._is_outside(n) else dependencies(n))
-        return [n for n in order if n.op is DATA or self._is_leaf(n) or (self._is_outside(n) and (n.inputs or n.abstract))]
+        return [
+            n for n in order if n.op is DATA or self._is_leaf(n) or (self._is_outside(n) and (n.inputs or n.abstract))
+        ]
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether a node is a parameter that has its value from outside. One that the function itself has given a value is none."""

@@ -147,9 +147,7 @@ class CudaDevice(CompilingDevice):
                 self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
         return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
 
-    def copied_to(
-        self, buffer: Buffer, order: tuple[int, ...] | None, memory: DeviceMemory
-    ) -> DeviceArray | None:
+    def copied_to(self, buffer: Buffer, order: tuple[int, ...] | None, memory: DeviceMemory) -> DeviceArray | None:
         if memory.nbytes != buffer.nbytes:
             return None
         self.gpu.enter()
