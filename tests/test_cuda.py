@@ -84,6 +84,37 @@ def test_programs_that_share_state_lose_no_update(gpu):
     assert total.tolist() == [60.0] * 8
 
 
+def test_programs_that_share_state_keep_their_recorded_graphs(gpu, monkeypatch):
+    total, seen, record = weft.zeros(8), [], gpu.record
+    monkeypatch.setattr(gpu, "record", lambda enqueue: seen.append(1) or record(enqueue))
+    step, read = weft.jit(lambda x: total.assign(total * 2 + x)), weft.jit(lambda: total + 1.0)
+    replace = weft.jit(lambda x: total.assign(weft.where(x > 0, x, total)))
+    one, expected = np.ones(8, np.float32), 0.0
+    for number in range(12):
+        if number == 8:
+            seen.clear()
+        if number % 2:
+            replace(3 * one)
+            expected = 3.0
+        step(one)
+        expected = 2 * expected + 1
+        assert read().tolist() == [expected + 1] * 8
+    assert not seen
+
+
+def test_state_that_somebody_still_holds_is_copied(gpu):
+    total = weft.zeros(4)
+    step, replace = weft.jit(lambda x: total.assign(total + x)), weft.jit(lambda x: total.assign(total * 0 + x))
+    one = np.ones(4, np.float32)
+    for _ in range(3):
+        step(one)
+        held = total.detach()
+        before = held.tolist()
+        replace(5 * one)
+        step(one)
+        assert (held.tolist(), total.tolist()) == (before, [6.0] * 4)
+
+
 def caught(work, *args):
     try:
         work(*args)

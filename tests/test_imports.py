@@ -43,6 +43,7 @@ LAYERS = [
     ["explain"],
     ["tracing"],
     ["control"],
+    ["step_loops"],
     ["vmap"],
     ["precision"],
     ["algorithms"],

@@ -281,6 +281,7 @@ from .runtime import devices as devices
 from .saved.program import Program as Program
 from .saved.save import TensorSpec as TensorSpec
 from .saved.save import save as save
+from .step_loops import scan_steps as scan_steps
 from .tensor import Tensor as Tensor
 from .tracing.jit import jit as jit
 from .tracing.trace import make_graph as make_graph

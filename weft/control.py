@@ -425,24 +425,45 @@ def scan(
     """
     carry_leaves, carry_structure = flatten(init)
     x_leaves, x_structure = flatten(xs)
-    carry, sequences = [as_tensor(c) for c in carry_leaves], [as_tensor(x) for x in x_leaves]
-    length = _length(sequences, length)
+    carry = [as_tensor(c) for c in carry_leaves]
+    sequences, each, length = sequence_types(x_leaves, length)
     carry_types = [c._node.type for c in carry]
-    types = [*carry_types, *(Type(x.shape[1:], x.dtype) for x in sequences)]
-    both = Structure(tuple, (), (carry_structure, x_structure))
-    traced = trace(f, types, both)
+    traced = trace(f, [*carry_types, *each], Structure(tuple, (), (carry_structure, x_structure)))
     if traced.structure.kind is not tuple or len(traced.structure.children) != 2:
         raise UserError("scan", "the function must return a pair: (carry, output). Return None for no output.")
     after_carry, y_structure = traced.structure.children
     _check_carry("scan", carry_types, carry_structure, traced.types(), after_carry)
+    last, ys = scan_traced(traced, carry, sequences, length, reverse=reverse, differentiable=True)
+    return unflatten(carry_structure, last), unflatten(y_structure, ys)
+
+
+def sequence_types(leaves: Sequence[Any], length: int | None) -> tuple[list[Tensor], list[Type], int]:
+    """The sequences of a scan as tensors, the types of their elements, and their length."""
+    sequences = [as_tensor(x) for x in leaves]
+    length = _length(sequences, length)
+    return sequences, [Type(x.shape[1:], x.dtype) for x in sequences], length
+
+
+def scan_traced(
+    traced: Trace,
+    carry: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    length: int,
+    *,
+    reverse: bool = False,
+    differentiable: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The scan with a traced body, (carried values, elements) -> (carried values, outputs): the last carried values, the stacked outputs."""
     captured, streams = _merge_captures([traced])
+    graph = traced.graph(captured, streams)
+    if not differentiable:
+        captured = [wrap(node).detach().node if node.tracked else node for node in captured]
     inputs = _operands(streams, [*carry, *sequences], captured)
     sizes = len(streams) + len(carry), len(sequences), length
-    history = any(i.tracked for i in inputs)
-    node = make(SCAN, tuple(inputs), (traced.graph(captured, streams), *sizes, reverse, history))
-    results = _results(node, streams)
-    ys = results[len(carry) : len(carry) + y_structure.leaves]
-    return unflatten(carry_structure, results[: len(carry)]), unflatten(y_structure, ys)
+    history = differentiable and any(i.tracked for i in inputs)
+    results = _results(make(SCAN, tuple(inputs), (graph, *sizes, reverse, history)), streams)
+    outputs = len(graph.outputs) - len(streams)
+    return results[: len(carry)], results[len(carry) : outputs]
 
 
 def _length(sequences: Sequence[Tensor], length: int | None) -> int:

@@ -57,9 +57,9 @@ def _sampled(value: Any) -> Any:
 
 
 def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> Augment:
-    """A preset augmentation for an output size: light, standard or strong.
+    """A preset augmentation for an output size: light, shift, standard or strong.
 
-    light: flips and crops; standard: also rotation, scaling and colour jitter; strong: RandAugment and random erasing.
+    light: flips and crops; shift: flips and shifts by up to two pixels, with reflected borders; standard: also rotation, scaling and colour jitter; strong: RandAugment and random erasing.
     All begin with ToFloat. Pass `flip=False` where left and right matter, as in digits and letters.
 
     >>> augmentation("light", 32)
@@ -79,6 +79,7 @@ def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> 
 
 _PRESETS = {
     "light": lambda crop: [crop],
+    "shift": lambda crop: [RandomCrop(crop.size, 2, mode="reflect")],
     "standard": lambda crop: [
         RandomAffine(degrees=10.0, scale=(0.9, 1.1)),
         crop,

@@ -60,7 +60,8 @@ class Loader:
     """An iterable over batches (x, y) of a dataset; each `for` loop over it is one epoch.
 
     With `shuffle`, every epoch has a new order. `workers` threads prefetch batches, at most max(prefetch, workers)
-    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full. With `shard`, the batch is cut into
+    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full. `limit` ends an epoch after so many
+    batches, so that each sees other examples of a large dataset. With `shard`, the batch is cut into
     equal micro-batches, of which these are yielded: processes that train together have different ones of the same epoch.
 
     >>> import numpy as np
@@ -83,12 +84,14 @@ class Loader:
         workers: int = 1,
         prefetch: int = 2,
         shard: Shard | None = None,
+        limit: int | None = None,
     ) -> None:
         self.dataset, self.shuffle, self.drop_last = dataset, bool(shuffle), bool(drop_last)
         self.batch = whole("Loader", "size of a batch", batch, least=1)
         self.workers = whole("Loader", "number of workers", workers)
         self.prefetch = whole("Loader", "number of batches to prefetch", prefetch, least=1)
         self.seed = whole("Loader", "seed", seed)
+        self.limit = None if limit is None else whole("Loader", "limit of batches", limit, least=1)
         if self.seed >= 1 << 64:
             raise UserError("Loader", f"the seed must be an int from 0 to 2**64 - 1, got {seed}.")
         _check_not_empty(len(dataset), self.batch, self.drop_last)
@@ -102,7 +105,8 @@ class Loader:
     def __len__(self) -> int:
         """The number of batches of an epoch; with a shard, of its micro-batches."""
         count = len(self.dataset)
-        return (count // self.batch if self.drop_last else -(-count // self.batch)) * self.shard.count
+        batches = count // self.batch if self.drop_last else -(-count // self.batch)
+        return min(batches, self.limit or batches) * self.shard.count
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or the rest of the epoch that `load` restored."""
@@ -120,6 +124,23 @@ class Loader:
         """The indices of the examples in the order of an epoch."""
         count = len(self.dataset)
         return permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
+
+    def take_order(self) -> np.ndarray:
+        """The indices of the batches of the next epoch, or of the rest of one, a row for each; the position moves on as if they had been read.
+
+        >>> loader = Loader(Arrays(np.zeros((5, 1)), np.arange(5)), 2, shuffle=False, drop_last=True)
+        >>> loader.take_order().tolist(), loader.state()
+        ([[0, 1], [2, 3]], {'epoch': 1, 'position': 0})
+        """
+        if not self.drop_last:
+            raise UserError("Loader", "take_order requires batches of one size. Use drop_last=True.")
+        if self._started:
+            self._epoch, self._position = self._epoch + 1, 0
+        order = self.order(self._epoch)
+        rows = [order[self._range(i)] for i in range(self._position, len(self))]
+        self._epoch, self._position, self._started = self._epoch + 1, 0, False
+        self._iterations += 1
+        return np.stack(rows)
 
     def state(self) -> dict[str, int]:
         """The position in the run, for `load` to resume from, in whole batches: it holds for every shard."""

@@ -25,7 +25,7 @@ ProgressCallback = Callable[[Progress], None]
 DEFAULT_SIZE = (128, 128)  # (height, width) of datasets created from image files
 DEFAULT_LENGTH = 64  # tokens in a window of text
 VALIDATION = 0.1  # of a text: its end
-TEXT_SETTINGS = ("length", "tokenizer")
+TEXT_SETTINGS = ("length", "stride", "tokenizer")
 CREATE_SETTINGS = {
     name: parameter.default
     for name, parameter in inspect.signature(create).parameters.items()
@@ -46,7 +46,7 @@ def open_dataset(
     with versions v1, v2, ..., the newest), folders with the files of CIFAR or MNIST, and .npz files are opened directly. Image files (a folder of class folders, a .csv
     or .txt list) are converted into a dataset once, in the subfolder `made` of the data folder, and converted again
     when they have changed; `settings` are those of `create`, with size=(128, 128) by default. Any other .txt file is a
-    text, whose last tenth is the validation split; `length` is the window length, `tokenizer` what its tokens are (see `text`).
+    text, whose last tenth is the validation split; `length` is the window length, `stride` the distance of training windows, `tokenizer` what its tokens are (see `text`).
     `progress` is called with the number of files converted, or of bytes downloaded.
 
     >>> open_dataset("digits").train.shape
@@ -66,7 +66,9 @@ def open_dataset(
         return from_npz(path)
     if path.suffix.lower() == ".txt":
         _check_allowed(path, "a text (its first line names no file)", given, TEXT_SETTINGS)
-        return _open_text(path, given.get("length", DEFAULT_LENGTH), given.get("tokenizer", "characters"))
+        return _open_text(
+            path, given.get("length", DEFAULT_LENGTH), given.get("stride"), given.get("tokenizer", "characters")
+        )
     raise UserError("open_dataset", f"the format must be a folder, .npz, .csv or .txt, got {path}.")
 
 
@@ -168,8 +170,8 @@ def _is_list(path: Path) -> bool:
     return any(name and os.path.isfile(path.parent / name) for name in names)
 
 
-def _open_text(path: Path, length: int, tokenizer: Any) -> Splits:
-    found = text(path, length, tokenizer=tokenizer, learn_from=1 - VALIDATION)
+def _open_text(path: Path, length: int, stride: int | None, tokenizer: Any) -> Splits:
+    found = text(path, length, tokenizer=tokenizer, learn_from=1 - VALIDATION, stride=stride)
     if int(len(found.ids) * VALIDATION) <= length:
         raise UserError(
             "open_dataset",

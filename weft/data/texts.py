@@ -15,26 +15,29 @@ from .npz import errors_name_files
 
 
 class Text(Arrays):
-    """Consecutive windows of `length` token ids; the tokenizer may be given as a string, with the character of each id.
+    """Windows of `length` token ids, one after the other; the tokenizer may be given as a string, with the character of each id.
+
+    With a `stride` below the length windows overlap: one begins every `stride` tokens, and a token is seen at several places of a window.
 
     >>> d = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
     >>> d.inputs([0, 1]).tolist(), d.labels.tolist(), d.decode([2, 1])
     ([[0, 1], [2, 1]], [[1, 2], [1, 0]], 'cb')
     """
 
-    def __init__(self, ids: np.ndarray, tokenizer: str | Tokenizer, length: int, name: str = "") -> None:
-        if length < 1:
-            raise UserError("text", f"length must be 1 or more, got {length}.")
-        count = (len(ids) - 1) // length
-        if count < 1:
+    def __init__(
+        self, ids: np.ndarray, tokenizer: str | Tokenizer, length: int, name: str = "", *, stride: int | None = None
+    ) -> None:
+        stride = length if stride is None else stride
+        if length < 1 or stride < 1:
+            raise UserError("text", f"length and stride must be 1 or more, got {length} and {stride}.")
+        if len(ids) <= length:
             raise UserError(
                 "text", f"windows of {length} tokens require a text of {length + 1} or more, got {len(ids)}."
             )
-        used = count * length
-        x, y = ids[:used].reshape(count, length), ids[1 : used + 1].reshape(count, length)
-        super().__init__(x, y, classes=(), name=name)
+        windows = np.lib.stride_tricks.sliding_window_view(ids, length + 1)[::stride]
+        super().__init__(windows[:, :-1], windows[:, 1:], classes=(), name=name)
         self.tokenizer = CharTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        self.ids, self.length = ids, length
+        self.ids, self.length, self.stride = ids, length, stride
 
     @property
     def vocabulary(self) -> Any:
@@ -50,7 +53,10 @@ class Text(Arrays):
         return self.tokenizer.decode(ids)
 
     def split(self, validation: float = 0.1, test: float = 0.0) -> Splits:
-        """Split the text in order into training, validation and test. Without shuffling, no window is in two splits."""
+        """Split the text in order into training, validation and test. Without shuffling, no window is in two splits.
+
+        Windows of validation and test do not overlap, whatever the stride: each token is predicted once.
+        """
         if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
             raise UserError(
                 "split", f"fractions must lie in [0, 1) and leave text for training, got {validation} and {test}."
@@ -59,12 +65,13 @@ class Text(Arrays):
         middle = int(len(self.ids) * validation)
         first = len(self.ids) - tail - middle
         ends = [(0, first), (first, first + middle), (first + middle, len(self.ids))]
-        parts = [self._part(a, b) if b > a else None for a, b in ends]
+        strides = (self.stride, None, None)
+        parts = [self._part(a, b, s) if b > a else None for (a, b), s in zip(ends, strides, strict=True)]
         assert parts[0] is not None
         return Splits(parts[0], parts[1], parts[2])
 
-    def _part(self, start: int, stop: int) -> Text:
-        return Text(self.ids[start:stop], self.tokenizer, self.length, self.name)
+    def _part(self, start: int, stop: int, stride: int | None) -> Text:
+        return Text(self.ids[start:stop], self.tokenizer, self.length, self.name, stride=stride)
 
 
 def text(
@@ -74,11 +81,12 @@ def text(
     *,
     tokenizer: str | Tokenizer = "characters",
     learn_from: float = 1.0,
+    stride: int | None = None,
 ) -> Text:
     """Load a UTF-8 text file; by default its tokens are characters, and the vocabulary is the sorted set of those in it.
 
     `tokenizer` is another one, or says how it is made: "bpe:1000" learns 1,000 byte pairs from the text, or from its beginning if
-    `learn_from` is below 1 (`pip install 'weft[text]'`); a path is that of a tokenizer.json.
+    `learn_from` is below 1 (`pip install 'weft[text]'`); a path is that of a tokenizer.json. `stride` is that of `Text`.
     """
     file = Path(path)
     content = _content(file)
@@ -90,7 +98,7 @@ def text(
         learned = content if tokenizer == "characters" else content[: round(learn_from * len(content))]
         tokenizer = make_tokenizer(tokenizer, learned)
     with errors_name_files("text", file):
-        return Text(tokenizer.encode(content), tokenizer, length, file.stem)
+        return Text(tokenizer.encode(content), tokenizer, length, file.stem, stride=stride)
 
 
 def _content(file: Path) -> str:

@@ -14,7 +14,7 @@ from ..train.making import TrainingPlan
 from ..zoo.recipes import find_recipe
 from .definitions import definition_of
 from .job import TASKS
-from .networks import WRITERS, check_size, full_name, loss_of
+from .networks import WRITERS, check_size, check_views, full_name, loss_of
 from .optimizers import check_mix, check_schedule, optimizer_settings
 from .weights import find_weights
 
@@ -32,7 +32,9 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     TrainingPlan(
         settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
+        bias_rate=1.0 if rate is None else settings["bias_rate"],
     ).check()  # fmt: skip
+    _check_resident(where, settings)
     if settings["weights"] is not None:
         find_weights(settings["weights"], settings["runs"])
     for name in ("freeze", "freeze_layers"):
@@ -49,12 +51,28 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     _check_place(where, Path(settings["runs"]))
 
 
+def _check_resident(where: str, settings: Mapping[str, Any]) -> None:
+    if settings["alternate_flips"] and not settings["resident"]:
+        raise UserError(where, "alternate_flips=true requires resident=true.")
+    if settings["resident"] and (settings["parallel"] is not None or settings["micro_batches"] is not None):
+        raise UserError(
+            where, "resident=true is for one process, got parallel= or micro_batches=. Leave one of them out."
+        )
+    if settings["bias_rate"] != 1 and settings["weights"] is not None:
+        raise UserError(
+            where,
+            "bias_rate= and weights= cannot be combined: body_rate= divides the parameters of pretrained networks.",
+        )
+
+
 def _check_model(where: str, settings: Mapping[str, Any]) -> None:
     if definition_of(settings) is not None:
         return
     name = full_name(settings["model"])
     if settings["size"] is not None:
         check_size(name, settings["size"])
+    if settings["views"] is not None:
+        check_views(name)
     path = None if settings["data"] is None else data_path(settings["data"])
     if path is not None and is_image_source(path) and name in WRITERS:
         raise UserError(where, f"{name} is a network for text, and {path} holds image files.")

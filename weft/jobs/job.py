@@ -24,6 +24,7 @@ from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import TrainingPlan
 from ..train.task import prediction_of
 from ..zoo.catalogue import default_rate
+from ..zoo.whitened import WhitenedCNN
 from .data_facts import FACTS, example
 from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
@@ -36,6 +37,7 @@ MADE_IS_KEPT = "the part of the dataset that was created is kept; the same comma
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
 ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensembles.py)
+WHITENED = 5000  # training images that a whitening layer is fitted to
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
     64,
@@ -105,7 +107,8 @@ class Job:
             if self.settings["fold"] is not None:
                 making["validation"] = 0.0  # all files belong to folds; validation examples come from the other folds
         elif what.suffix.lower() == ".txt":
-            making = {"length": self.settings["length"], "tokenizer": self.settings["tokenizer"]}
+            making = {name: self.settings[name] for name in ("length", "tokenizer")}
+            making |= {} if self.settings["stride"] is None else {"stride": self.settings["stride"]}
         reading = f"reading {what.name}"
         self.recorder.show("activity", text=reading)
         try:
@@ -173,7 +176,8 @@ class Job:
     def loaders(self) -> tuple[data.Loader, data.Loader | None]:
         """Loaders of training and of validation batches."""
         batch, workers = min(self.settings["batch"], len(self.train)), self.settings["workers"]
-        train = data.Loader(self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers)
+        limit = None if self.settings["steps"] is None else self.settings["steps"] * self.settings["accumulate"]
+        train = data.Loader(self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers, limit=limit)
         return train, None if self.splits.validation is None else self.checks(self.splits.validation)
 
     def checks(self, dataset: data.Dataset) -> data.Loader:
@@ -242,6 +246,13 @@ class Job:
             )
         return [name for name in model.named_parameters() if name in set(begun.names)]
 
+    def begin_from_data(self, model: nn.Module) -> None:
+        """Fit layers that depend on the training data and are not trained: those that whiten patches."""
+        if isinstance(model, WhitenedCNN) and self.settings["weights"] is None:
+            self.recorder.show("activity", text="whitening patches")
+            prepare, some = self.prepare().eval(), np.arange(min(len(self.train), WHITENED))
+            model.whiten(jit(prepare)(self.train.inputs(some)))
+
     def prepare(self, size: tuple[int, int] | None = None) -> nn.Module:
         """Preprocessing and augmentation, from stored inputs to those of the network; part of the compiled step."""
         if not self.is_image_source:
@@ -251,7 +262,7 @@ class Job:
         wanted = size or self.size()
         parts = self._to_size(wanted)
         if self.settings["augment"] is not None:
-            flip = _first(self.settings["flip"], self.train.shape[0] == 3)
+            flip = _first(self.settings["flip"], self.train.shape[0] == 3) and not self.settings["alternate_flips"]
             parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
         if self.statistics is not None:
             parts.append(data.Normalize(self.statistics.mean, [max(s, 1e-3) for s in self.statistics.std]))

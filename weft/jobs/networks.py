@@ -52,15 +52,26 @@ def usual(dataset: Dataset) -> str:
     return "lenet5" if dataset.shape[0] == 1 and max(dataset.shape[1:]) <= 64 else "resnet18"
 
 
-def built(name: str, classes: int, channels: int, size: tuple[int, int] | None = None) -> nn.Module:
-    """A network of the zoo for images with these channels, and of this size if it requires one."""
+def built(
+    name: str, classes: int, channels: int, size: tuple[int, int] | None = None, views: int | None = None
+) -> nn.Module:
+    """A network of the zoo for images with these channels, of this size if it requires one, and with views if it averages several."""
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
+    if views is not None:
+        check_views(name)
+        wanted["views"] = views
     if size is not None and check_size(name, size):
         wanted["size"] = size[0]
     made: nn.Module = make(**{k: v for k, v in wanted.items() if k in known})
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
+
+
+def check_views(name: str) -> None:
+    """An error if a network does not average views of an image."""
+    if "views" not in inspect.signature(zoo.find(full_name(name))).parameters:
+        raise UserError("weft train", f"views= requires the network whitened_cnn, got {name}.")
 
 
 def vector(name: str, inputs: int, outputs: int) -> nn.Module:
@@ -102,7 +113,7 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
             "weft train",
             f"{name} requires images, got {about(dataset)}. Use one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
         )
-    return built(name, outputs, dataset.shape[0], size)
+    return built(name, outputs, dataset.shape[0], size, settings["views"])
 
 
 def _text_network(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:

@@ -146,6 +146,7 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
             job.check_memory()
             model = job.model()
             body = job.begin_from_weights(model)
+            job.begin_from_data(model)
             _find_what_is_auto(job, model, recorder)
             cost = nn.summary(model, _example(job))
             _introduce(job, cost, body, recorder)
@@ -185,7 +186,7 @@ def _trained(
         precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        parallel=settings["parallel"], micro_batches=settings["micro_batches"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
+        resident=settings["resident"], alternate_flips=settings["alternate_flips"], bias_rate=settings["bias_rate"], parallel=settings["parallel"], micro_batches=settings["micro_batches"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 

@@ -20,7 +20,8 @@ class BatchNorm(Module):
 
     In training mode, mean and var are those of the batch, and the running statistics are updated by `momentum`:
     mean += momentum * (batch_mean - mean), and likewise var, with the unbiased variance of the batch (n / (n - 1)). In
-    evaluation mode the running statistics are used. Without `track` there are none: batch statistics are always used.
+    evaluation mode the running statistics are used. Without `track` there are none: batch statistics are always used. With
+    scaled=False, only the shift is learned; with affine=False, neither.
     """
 
     ranks: ClassVar[tuple[int, ...]] = ()  # accepted ranks of inputs; empty: any
@@ -32,6 +33,7 @@ class BatchNorm(Module):
         eps: float = 1e-5,
         momentum: float = 0.1,
         affine: bool = True,
+        scaled: bool = True,
         track: bool = True,
     ) -> None:
         name = type(self).__name__
@@ -39,7 +41,7 @@ class BatchNorm(Module):
         if not 0.0 < momentum <= 1.0:
             raise UserError(name, f"a momentum in (0, 1] is required, got {momentum}.")
         self.eps, self.momentum, self.track = checks.check_above(name, "eps", eps), float(momentum), bool(track)
-        self.scale = parameter((features,), "ones") if affine else None
+        self.scale = parameter((features,), "ones") if affine and scaled else None
         self.shift = parameter((features,), "zeros") if affine else None
         self.mean: Any = state((features,), "zeros") if track else None
         self.var: Any = state((features,), "ones") if track else None

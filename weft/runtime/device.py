@@ -273,6 +273,10 @@ class Device(ABC):
     def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
         """The same in memory of its own, and that memory as the content of a buffer."""
 
+    def copied_to(self, buffer: Buffer, order: tuple[int, ...] | None, memory: Any) -> Any:
+        """The value copied to this memory, as the content of a buffer; None if it cannot be, or if an address means nothing here."""
+        return None
+
     def owned(self, buffer: Buffer) -> Any:
         """The memory of a value that programs may write to in place; None if it is a view, or memory of another library."""
         return None

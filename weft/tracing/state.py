@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from ..tensor import Tensor
 from .context import StateRecorder, value_of
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass
 class StateTensor:
     """A tensor from outside that the program reads, and perhaps replaces."""
@@ -25,8 +30,10 @@ class StateTensor:
     position: int  # among the program's inputs
     written: bool
     order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
-    node: Node | None = None  # what the tensor named when its memory was last looked at
-    memory: Any = None
+    node: Callable[[], Node | None] = (
+        _nothing  # what the tensor named when its memory was last looked at: a weak reference
+    )
+    memory: Any = None  # None: that of the tensor's value, which is only read. A reference to it would make others copy it before they write
     address: int = 0
     references: int = 0  # to the memory, if nothing else refers to it
     version: int = -1  # of the value that was last read
@@ -36,7 +43,7 @@ class StateTensor:
     def is_known(self) -> bool:
         """Whether the address is right: the value is what it was or, if it is written to, nothing else refers to it or to its memory."""
         node = (self.find() if self.tensor is None else self.tensor)._node
-        if node is not self.node:
+        if node is not self.node():
             return False
         if self.written:
             return node.users == 0 and node.holders == 1 and sys.getrefcount(self.memory) == self.references
@@ -48,7 +55,7 @@ class StateTensor:
         tensor = self.find()
         node = tensor._node
         if self.written:
-            memory, content = home.copied(value_of(tensor), self.order)
+            memory, content = self._copied(value_of(tensor), home)
             value = Buffer(home, node.shape, node.dtype, content)
             if tensor._owns_parameter:
                 tensor.become_parameter(data(value))
@@ -57,16 +64,31 @@ class StateTensor:
             del content, value
         else:
             memory = memory_of(self, home)
-        self.node, self.memory, self.address = tensor._node, memory, home.address(memory)
+        self.node, self.address = weakref.ref(tensor._node), home.address(memory)
         self.version = value_of(tensor).version
+        self.memory = memory if self.written or not _is_content(memory, value_of(tensor)) else None
         del memory  # names in here must not be counted
         self.references = sys.getrefcount(self.memory)
 
+    def _copied(self, value: Buffer, home: Device) -> tuple[Any, Any]:
+        """The value in memory of the state's own: where it was before, if nothing else refers to that, so that recorded programs stay valid."""
+        if self.memory is not None and sys.getrefcount(self.memory) < self.references:
+            content = home.copied_to(value, self.order, self.memory)
+            if content is not None:
+                return self.memory, content
+        return home.copied(value, self.order)
+
     def was_replaced(self) -> None:
         """The program has written another value to its memory."""
-        value = None if self.node is None else self.node.value
+        node = self.node()
+        value = None if node is None else node.value
         assert isinstance(value, Buffer)
         value.version += 1
+
+
+def _is_content(memory: Any, value: Buffer) -> bool:
+    """Whether memory is that of a value itself, not a copy in another order or on another device."""
+    return memory is value.content or memory is getattr(value.content, "memory", None)
 
 
 def memory_of(state: StateTensor, home: Device) -> Any:

@@ -36,8 +36,14 @@ class Trace:
         What the function itself computes from those stays in its body, so that a branch not taken computes nothing.
         """
         roots = [*self.outputs, *(left for _, left in self.streams.values())]
-        order = toposort(roots, lambda n: () if n.op is VARIABLE or self._is_outside(n) else dependencies(n))
-        return [n for n in order if n.op in (DATA, VARIABLE) or (self._is_outside(n) and (n.inputs or n.abstract))]
+        order = toposort(roots, lambda n: () if self._is_outside(n) else dependencies(n))
+        return [
+            n for n in order if n.op is DATA or self._is_leaf(n) or (self._is_outside(n) and (n.inputs or n.abstract))
+        ]
+
+    def _is_leaf(self, node: Node) -> bool:
+        """Whether a node is a parameter that has its value from outside. One that the function itself has given a value is none."""
+        return node.op is VARIABLE and (self._is_outside(node) or not dependencies(node))
 
     def _is_outside(self, node: Node) -> bool:
         """Whether a node was there before the function was called.

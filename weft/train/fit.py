@@ -29,6 +29,7 @@ from ..signals import Terminated
 from . import memory
 from .auto_split import ParallelChoice, Tell, agreed_choice, choose_parallel
 from .batches import arrays, first_batches, loaders
+from .epoch_program import ResidentEpochs
 from .folder import RunFolder
 from .forecast import output_types
 from .making import Same, TrainingPlan, make
@@ -78,6 +79,9 @@ def fit(
     freeze_layers: int = 0,
     fast_dev_run: int = 0,
     overfit: int = 0,
+    resident: bool = False,
+    alternate_flips: bool = False,
+    bias_rate: float = 1.0,
     parallel: str | None = None,
     micro_batches: int | None = None,
     on_split: Callable[[str], None] | None = None,
@@ -94,7 +98,9 @@ def fit(
     default they follow from the labels (integers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
     `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
-    `label_smoothing` change training batches only. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
+    `label_smoothing` change training batches only. With `resident=True` the training examples stay on the device and each epoch is one program,
+    on a GPU one CUDA graph, with the same result; `alternate_flips` then mirrors each image in every other epoch. `bias_rate` multiplies the
+    learning rate of biases, and of scales and shifts of norms. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
     train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
@@ -112,9 +118,14 @@ def fit(
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = TrainingPlan(
-        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix
+        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate
     )
     plan.check()
+    if alternate_flips and not resident:
+        raise UserError(
+            "fit",
+            "alternate_flips=True requires resident=True: batches from a loader do not say which examples they hold.",
+        )
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
@@ -143,7 +154,11 @@ def fit(
         training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
         if last is not None and last.exists():
             training.load(last)
-        phase = Phase(training.model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1))
+        epochs_on_device = ResidentEpochs(steps, train, alternate_flips) if resident else None
+        phase = Phase(
+            training.model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1),
+            None if epochs_on_device is None else epochs_on_device.check_memory,
+        )  # fmt: skip
         if training.epoch < epochs:
             phase.begin(training.epoch)
         if run is None and ranks.leads:  # all checks have passed: create the folder only now
@@ -160,7 +175,9 @@ def fit(
                 while training.epoch < epochs:
                     phase.begin(training.epoch)
                     watch.begins_epoch()
-                    for x, y in _rest_of_epoch(training, train):
+                    if epochs_on_device is not None and training.batches < len(train):
+                        watch.stepped(*epochs_on_device.run(training.epoch))
+                    for x, y in () if resident else _rest_of_epoch(training, train):
                         watch.stepped(steps.step(x, y), x.shape[0])
                     watch.stop_if_bad()
                     row = _measured(training, steps, ranks, watch, validation, watched)

@@ -51,6 +51,7 @@ class TrainingPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
     label_smoothing: float = 0.0  # of the training loss
     mix: Module | None = None  # MixUp or CutMix: from (x, y) to (x, y) in training
+    bias_rate: float = 1.0  # factor of the learning rate of biases, and of scales and shifts of norms
 
     def check(self) -> None:
         """Check everything that does not need network or data."""
@@ -58,8 +59,15 @@ class TrainingPlan:
             find_loss(self.loss)
         self.training_loss(find_loss(self.loss or "cross_entropy"))
         makers_of(self.metrics or ())
+        self._check_bias_rate()
         jit(lambda x: x, precision=self.precision)
         self.optimizer_share()
+
+    def _check_bias_rate(self) -> None:
+        if isinstance(self.bias_rate, bool) or not self.bias_rate > 0:
+            raise UserError("fit", f"bias_rate is a number above 0, got {self.bias_rate!r}.")
+        if self.bias_rate != 1 and (self.body or self.rate is None):
+            raise UserError("fit", "bias_rate requires a learning rate to scale, and no body of pretrained parameters.")
 
     def training_loss(self, loss: Loss) -> Loss:
         """The training loss, with label smoothing if there is any. Validation uses the plain loss."""
@@ -73,6 +81,11 @@ class TrainingPlan:
             )
         smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing}
         return partial(loss, **smoothing)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether parameters differ in their learning rates."""
+        return bool(self.body) or self.bias_rate != 1
 
     def optimizer_of(self, parameters: Any) -> optim.Optimizer:
         rate = {} if self.rate is None else {"rate": self.rate}
@@ -115,7 +128,7 @@ def make(
         steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
     else:
         steps = Steps(
-            parts, plan.optimizer_of(groups(network.model.named_parameters()) if plan.body else network.model)
+            parts, plan.optimizer_of(groups(network.model.named_parameters()) if plan.is_grouped else network.model)
         )
     places = TensorPlaces(network.model, steps.optimizer, network.parts, steps.stages)
     training = Training(
@@ -141,12 +154,25 @@ def _check_body(model: Module, plan: TrainingPlan) -> None:
 
 def _groups(plan: TrainingPlan, has_head: bool, parameters: Mapping[str, Tensor]) -> Any:
     """Parameters in two groups if some of the network are pretrained: those get a smaller learning rate."""
+    if plan.bias_rate != 1:
+        return _groups_by_rank(plan, list(parameters.values()))
     if not plan.body:
         return list(parameters.values())
     body = [p for n, p in parameters.items() if n in set(plan.body)]
     head = [p for n, p in parameters.items() if n not in set(plan.body)]
     slow = {"parameters": body, "rate": _part(plan.rate, plan.body_rate)}
     return [slow, {"parameters": head}] if has_head else [slow]
+
+
+def _groups_by_rank(plan: TrainingPlan, parameters: Sequence[Tensor]) -> Any:
+    """Biases in a group of their own. Their weight decay, which the rate multiplies, is as large a step as that of the others."""
+    weights, biases = ([p for p in parameters if (p.ndim > 1) is wide] for wide in (True, False))
+    if not weights or not biases:
+        raise UserError("fit", "bias_rate requires a network with weights and biases.")
+    own: dict[str, Any] = {"parameters": biases, "rate": _part(plan.rate, plan.bias_rate)}
+    if plan.settings.get("weight_decay"):
+        own["weight_decay"] = plan.settings["weight_decay"] / plan.bias_rate
+    return [{"parameters": weights}, own]
 
 
 def _part(rate: Any, factor: float) -> Any:

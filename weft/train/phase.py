@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -23,10 +23,13 @@ class Phase:
         freeze: int,
         freeze_layers: int,
         accumulate: int,
+        check_memory: Callable[[Any, int, int], None] | None = None,
     ) -> None:
+        """`check_memory`: that of a program which is used instead of the single steps."""
         self.model, self.train, self.steps, self.freeze, self.freeze_layers = model, train, steps, freeze, freeze_layers
         self.pretrained, self.accumulate = parts_of(model, body), accumulate
         self.frozen: bool | None = None
+        self._check_memory = check_memory or steps.check_memory
 
     def begin(self, epoch: int) -> None:
         """Before an epoch. A step that has not run yet is compiled, if it fits in memory."""
@@ -41,7 +44,7 @@ class Phase:
         self.frozen = frozen
         gradients = sum(prod(p.shape) * p.dtype.itemsize for p in self.model.parameters())
         try:
-            self.steps.check_memory(self.train, self.accumulate, gradients)
+            self._check_memory(self.train, self.accumulate, gradients)
         except BaseException:
             self.model.unfreeze()
             raise

@@ -78,7 +78,7 @@ class Ranks:
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
             loader.dataset, loader.batch, shuffle=loader.shuffle, seed=loader.seed, drop_last=loader.drop_last,
-            workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count),
+            workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count), limit=loader.limit,
         )  # fmt: skip
 
     def _per_pipeline(self, batch: int) -> int:

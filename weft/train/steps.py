@@ -88,6 +88,12 @@ class Steps:
             self._apply_last([*self._statistics, *statistics])
         return loss  # type: ignore[no-any-return]
 
+    def loss_of_step(self, x: Tensor, y: Tensor) -> Tensor:
+        """Train on a batch, inside of a larger program; its loss."""
+        loss, statistics = self._train(x, y)
+        assert not statistics, "several processes share the statistics of a step"
+        return loss
+
     def check(self, x: Any, y: Any, shown: bool = True) -> Any:
         """Measure a batch of validation data; the predictions, if they are to be shown."""
         return self._check_program(x, y)

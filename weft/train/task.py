@@ -30,6 +30,7 @@ class _F1OfLogits(measures.ConfusionMatrix):
 
 METERS: dict[str, Callable[[], Metric]] = {
     "accuracy": measures.Accuracy,
+    "token_accuracy": measures.Accuracy,
     "binary_accuracy": lambda: measures.Accuracy(threshold=0.0),  # of a single logit: above 0 is class 1
     "top5": lambda: measures.TopK(5),
     "f1": lambda: _F1OfLogits(),
@@ -51,13 +52,19 @@ class Task:
 
 
 def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
-    """The task given by name, else by the labels: floats are a regression, integers are classes, a bool for each class several classes."""
-    usual_loss, usual_metrics = _USUAL[kind_of(labels)]
+    """The task given by name, else by the labels: floats are a regression, integers are classes, a bool for each class several classes.
+
+    A row of integers for each example is a text. Its best epoch is the one with the least loss, not with the most tokens guessed: a network
+    that learns its text by heart guesses a little better for long after its probabilities have become worse.
+    """
+    is_text = labels.dtype.kind in "iu" and labels.ndim == 2
+    usual_loss, usual_metrics = _TEXT if is_text else _USUAL[kind_of(labels)]
     return Task(
         find_loss(usual_loss if loss is None else loss), makers_of(usual_metrics if metrics is None else metrics)
     )
 
 
+_TEXT = ("cross_entropy", ("token_accuracy",))
 _USUAL: dict[LabelKind, tuple[str, tuple[str, ...]]] = {
     "class": ("cross_entropy", ("accuracy",)),
     "classes": ("bce_with_logits", ("binary_accuracy", "f1")),

@@ -84,10 +84,10 @@ class Watch:
         """Examples per second in this epoch."""
         return self.ranks.size * self.examples / max(time.monotonic() - self.epoch_start, 1e-9)
 
-    def stepped(self, loss: Tensor, examples: int) -> None:
-        """After a step: write a checkpoint if it is due, call callbacks, and check whether to stop."""
-        self.training.steps += 1
-        self.training.batches += 1
+    def stepped(self, loss: Tensor, examples: int, steps: int = 1) -> None:
+        """After a step, or several: write a checkpoint if it is due, call callbacks, and check whether to stop."""
+        self.training.steps += steps
+        self.training.batches += steps
         self.examples += examples
         device().keep_up()
         now = time.monotonic()

@@ -62,3 +62,4 @@ from .vit import vit as vit
 from .vit import vit_base as vit_base
 from .vit import vit_small as vit_small
 from .vit import vit_tiny as vit_tiny
+from .whitened import whitened_cnn as whitened_cnn

@@ -14,7 +14,7 @@ from .facts import NetworkFacts
 # The modules that define networks, in the order in which networks are listed.
 MODULES = (
     "simple", "lenet", "alexnet", "vgg", "googlenet", "inception", "inception_resnet", "resnet", "densenet", "squeezenet",
-    "mobilenet", "efficientnet", "convnext", "unet", "recurrent", "gpt", "vit",
+    "mobilenet", "efficientnet", "convnext", "unet", "recurrent", "gpt", "vit", "whitened",
 )  # fmt: skip
 
 

@@ -147,6 +147,15 @@ class CudaDevice(CompilingDevice):
                 self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
         return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
 
+    def copied_to(self, buffer: Buffer, order: tuple[int, ...] | None, memory: DeviceMemory) -> DeviceArray | None:
+        if memory.nbytes != buffer.nbytes:
+            return None
+        self.gpu.enter()
+        source = self.memory(buffer, order)
+        if buffer.nbytes:
+            self.gpu.copy(memory.address, source.address, buffer.nbytes)
+        return DeviceArray(memory, buffer.shape, buffer.dtype, order)
+
     def owned(self, buffer: Buffer) -> DeviceMemory | None:
         content = buffer.content
         is_whole = isinstance(content, DeviceArray) and content.order is None and type(content.memory) is DeviceMemory

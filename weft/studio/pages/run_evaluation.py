@@ -79,7 +79,7 @@ def text_tiles(row: RunRow) -> list[MetricTile]:
     if known is None:
         return []
     split, numbers = known
-    loss, guesses = numbers["loss"], numbers.get("accuracy")
+    loss, guesses = numbers["loss"], numbers.get("token_accuracy", numbers.get("accuracy"))
     found = [
         MetricTile("Perplexity", three_figures(math.exp(loss)), "", f"as unsure as among so many, {split}"),
         MetricTile("Bits a character", three_figures(loss / math.log(2)), "", f"loss {loss:.4g}"),
