@@ -152,6 +152,7 @@ def choose(
 _COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
+_FAR, _FAR_SIZE = 1.7, 1.75  # measured: how much longer, for filters so many times as large as the L2 cache
 _PACK = 2.0  # cycles to pack an element of the filter; on x86 they cost as much as many multiply-adds
 
 
@@ -168,11 +169,17 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
             return fft_gradient.gradient_cost(plan.name, shape, "f32", target)
         return filter_cost(plan.name, shape, target) * _plain_cost("IMPLICIT_GEMM", plan, shape, target, packed)
     if plan.name not in (*SIZES, *fft.NAMES):
-        return _plain_cost(plan.name, plan, shape, target, packed)
+        return _far(shape, target) * _plain_cost(plan.name, plan, shape, target, packed)
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
     if plan.name in fft.NAMES:
         return fft.fft_cost(plan.name, sweep, target, packed)
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
+
+
+def _far(shape: ConvShape, target: CpuTarget) -> float:
+    """The slowdown of a sweep whose filter is large and does not stay in the L2 cache."""
+    size = 4 * shape.filters * shape.channels // shape.groups * prod(shape.kernel)
+    return _FAR if prod(shape.kernel) >= fft.LEAST_TAPS and size > _FAR_SIZE * target.l2 else 1.0
 
 
 def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: CpuTarget, packed: bool) -> float:

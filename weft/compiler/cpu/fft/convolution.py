@@ -22,7 +22,14 @@ from ..library import library
 from ..target import current_target
 from .spectra import ELEMENTS, SpectraEmitter, Window
 
-TILES = ("first", "count", "tiles_y", "tiles_x", "y_step", "x_step")  # tiles of a call; in an image; pixels between them
+TILES = (
+    "first",
+    "count",
+    "tiles_y",
+    "tiles_x",
+    "y_step",
+    "x_step",
+)  # tiles of a call; in an image; pixels between them
 
 IMAGE = Signature(
     ("x", "work"),
@@ -30,7 +37,7 @@ IMAGE = Signature(
         "tid", "threads", *TILES,
         "spectra",  # where they begin in the workspace, in bytes
         "groups", "channels",  # of one group
-        "pitch", "apart", "group_apart",  # elements: of a row, from point to point, from group to group
+        "row", "apart", "group_apart",  # elements: of a row of complex vectors, from point to point, from group to group
         "y_inside", "x_inside", "y_first", "x_first",  # pixels of the image; where the window of the first tile begins
         "y_extent", "x_extent",  # pixels of a window that are read: the others are zeros
     ),
@@ -46,12 +53,15 @@ FILTER = Signature(
 RESULT = Signature(
     ("y", "work", "epilogue", "context"),
     (
-        "tid", "threads", *TILES, "spectra", "groups", "channels", "pitch", "apart", "group_apart",
+        "tid", "threads", *TILES, "spectra", "groups", "channels", "row", "apart", "group_apart",
         "y_outside", "x_outside",
         "y_skipped", "x_skipped",  # pixels at the beginning of a window that wrapped around
         "strip",  # channels that are finished at a time, whole vectors
     ),
 )  # fmt: skip
+
+
+Pixels = tuple[Value, Value]  # where the first one lies, and the elements from one to the next
 
 
 class FftEmitter:
@@ -66,8 +76,19 @@ class FftEmitter:
         self.scratch = numbers(self.code, self.window.scratch(self.lanes), self.element)
         self.line = self.spectra.line_of(self.code, self.scratch)
 
-    def copy(self, source: Value, target: Value, length: Value) -> None:
-        copy(self.code, source, target, length, self.element)
+    def copy_pixels(self, count: Value, some: Value, source: Pixels, target: Pixels) -> None:
+        """Copy the channels `some`, at most a vector, of so many pixels."""
+        code = self.code
+        (start, stride), (home, pitch) = source, target
+        with code.if_else(code.icmp_signed("==", some, code.i64(self.lanes))) as (whole, part):
+            with whole, code.loop(0, count) as i:
+                code.write(code.read(start, code.mul(i, stride), self.kind), home, code.mul(i, pitch))
+            with part, code.loop(0, count) as i:
+                here, there = (
+                    code.at(start, code.mul(i, stride), self.element),
+                    code.at(home, code.mul(i, pitch), self.element),
+                )
+                copy(code, here, there, some, self.element)
 
     def fill(self, target: Value, length: Value) -> None:
         fill(self.code, target, length, element=self.element)
@@ -85,7 +106,7 @@ class FftEmitter:
 
 @library("fft_image")
 def _make_image(symbol: str) -> ir.Module:
-    """fft_image.TYPE.NYxNX: the spectra of windows of an image, for each group, point and tile real and imaginary parts by channel."""
+    """fft_image.TYPE.NYxNX: the spectra of windows of an image, for each group, point and tile a row of complex vectors of channels."""
     writer = _Image(symbol, IMAGE)
     code, a = writer.code, writer.a
     vectors = code.ceil_div(a.channels, writer.lanes)
@@ -123,19 +144,19 @@ class _Image(FftEmitter):
                     self.spectra.row_to_buffer(code, pixels, stride, self.scratch, row)
                 with otherwise:
                     self.spectra.clear_row(code, self.scratch, row)
-        home = code.plus(code.mul(group, a.group_apart), code.mul(code.times(place, 2), a.pitch), channel)
+        home = code.plus(code.mul(group, a.group_apart), code.mul(place, a.row), code.times(channel, 2))
         points = code.at(code.at(a.work, a.spectra, I8), home, self.element)
-        self.spectra.buffer_to_points(code, self.scratch, points, a.apart, a.pitch)
+        self.spectra.buffer_to_points(code, self.scratch, points, a.apart, a.row)
 
     def _fill_line(self, source: Value, x: Value, some: Value, stride: Value) -> None:
         """Copy a line that reaches over an edge of the image, or has fewer channels than a vector, between zeros."""
         code, a = self.code, self.a
         self.fill(self.line, code.i64(self.window.x * self.lanes))
         first = code.maximum(0, code.sub(code.i64(0), x))
-        extent = code.minimum(self.window.x, a.x_extent)
-        with code.loop(first, code.minimum(extent, code.sub(a.x_inside, x))) as i:
-            here = code.gep(source, [code.mul(i, stride)], source_etype=self.element)
-            self.copy(here, code.at(self.line, code.times(i, self.lanes), self.element), some)
+        last = code.minimum(code.minimum(self.window.x, a.x_extent), code.sub(a.x_inside, x))
+        here = code.gep(source, [code.mul(first, stride)], source_etype=self.element)
+        there = code.at(self.line, code.times(first, self.lanes), self.element)
+        self.copy_pixels(code.sub(last, first), some, (here, stride), (there, code.i64(self.lanes)))
 
 
 @library("fft_filter")
@@ -161,9 +182,10 @@ def _make_filter(symbol: str) -> ir.Module:
                 code, writer.line, code.i64(writer.lanes), writer.scratch, code.mul(y, a.y_dilation)
             )
         panel = code.plus(code.mul(block, a.inputs), channel)
-        home = code.plus(code.mul(group, a.group_apart), code.times(code.mul(panel, a.width), 2), lane)
+        row = code.times(a.width, 2)
+        home = code.plus(code.mul(group, a.group_apart), code.mul(panel, row), code.times(lane, 2))
         points = code.at(a.packed, home, writer.element)
-        writer.spectra.buffer_to_points(code, writer.scratch, points, a.apart, a.width)
+        writer.spectra.buffer_to_points(code, writer.scratch, points, a.apart, row)
     return writer.done()
 
 
@@ -207,10 +229,11 @@ class _Result(FftEmitter):
         width = code.minimum(a.x_step, code.sub(a.x_outside, x))
         corner = code.plus(code.mul(code.plus(code.mul(n, a.y_outside), y), a.x_outside), x)
         base = code.mul(group, a.channels)
-        row = code.plus(code.mul(group, a.group_apart), code.mul(code.times(place, 2), a.pitch))
+        row = code.plus(code.mul(group, a.group_apart), code.mul(place, a.row))
         spectra = code.at(code.at(a.work, a.spectra, I8), row, self.element)
         with code.loop(begin, end, self.lanes) as channel:
-            self.spectra.points_to_buffer(code, code.at(spectra, channel, self.element), a.apart, a.pitch, self.scratch)
+            here = code.at(spectra, code.times(channel, 2), self.element)
+            self.spectra.points_to_buffer(code, here, a.apart, self.scratch)
             some = code.minimum(self.lanes, code.sub(a.channels, channel))
             with code.loop(0, height) as i:
                 pixel = code.plus(corner, code.mul(i, a.x_outside))
@@ -223,9 +246,6 @@ class _Result(FftEmitter):
         code, a = self.code, self.a
         self.spectra.buffer_to_row(code, self.scratch, code.plus(i, a.y_skipped), self.line)
         all_channels = code.mul(a.groups, a.channels)
-        with code.loop(0, width) as j:
-            source = code.at(self.line, code.times(code.plus(j, a.x_skipped), self.lanes), self.element)
-            home = code.plus(code.mul(code.plus(pixel, j), all_channels), channel)
-            self.copy(source, code.at(a.y, home, self.element), some)
-
-
+        source = code.at(self.line, code.times(a.x_skipped, self.lanes), self.element)
+        home = code.at(a.y, code.plus(code.mul(pixel, all_channels), channel), self.element)
+        self.copy_pixels(width, some, (source, code.i64(self.lanes)), (home, all_channels))

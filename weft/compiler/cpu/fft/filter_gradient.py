@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..conv.function_builder import Signature, copy, split
+from ..conv.function_builder import Signature, split
 from ..ir_builder import I8, constant
 from ..library import library
 from .convolution import FftEmitter
@@ -19,7 +19,7 @@ TAPS = Signature(
     (
         "tid", "threads", "sums",  # bytes in the workspace
         "groups", "inputs", "outputs",  # of one group
-        "pitch", "apart", "group_apart", "y_taps", "x_taps", "y_dilation", "x_dilation",
+        "row", "apart", "group_apart", "y_taps", "x_taps", "y_dilation", "x_dilation",
     ),
 )  # fmt: skip
 
@@ -35,17 +35,18 @@ def _make_taps(symbol: str) -> ir.Module:
     with code.loop(first, last) as unit:
         group, channel, column = split(code, unit, a.inputs, vectors)
         column = code.times(column, writer.lanes)
-        place = code.plus(code.mul(group, a.group_apart), code.mul(code.times(channel, 2), a.pitch), column)
+        place = code.plus(code.mul(group, a.group_apart), code.mul(channel, a.row), code.times(column, 2))
         points = code.at(code.at(a.work, a.sums, I8), place, writer.element)
-        writer.spectra.points_to_buffer(code, points, a.apart, a.pitch, writer.scratch)
+        writer.spectra.points_to_buffer(code, points, a.apart, writer.scratch)
         some = code.minimum(writer.lanes, code.sub(a.outputs, column))
         column = code.plus(code.mul(group, a.outputs), column)
         with code.loop(0, a.y_taps) as y:
             writer.spectra.buffer_to_row(code, writer.scratch, code.mul(y, a.y_dilation), writer.line)
+            apart = code.times(a.x_dilation, writer.lanes)
             with code.loop(0, a.x_taps) as x:
-                tap = code.at(writer.line, code.times(code.mul(x, a.x_dilation), writer.lanes), writer.element)
-                code.write(code.fmul(scale, code.read(tap, 0, writer.kind)), tap, 0)
-                row = code.plus(code.mul(code.plus(code.mul(y, a.x_taps), x), a.inputs), channel)
-                home = code.at(a.w, code.plus(code.mul(row, filters), column), writer.element)
-                copy(code, tap, home, some, writer.element)
+                tap = code.mul(x, apart)
+                code.write(code.fmul(scale, code.read(writer.line, tap, writer.kind)), writer.line, tap)
+            row = code.plus(code.mul(code.mul(y, a.x_taps), a.inputs), channel)
+            home = code.at(a.w, code.plus(code.mul(row, filters), column), writer.element)
+            writer.copy_pixels(a.x_taps, some, (writer.line, apart), (home, code.mul(a.inputs, filters)))
     return writer.done()

@@ -15,6 +15,7 @@ from .filter_gradient import TAPS
 from .plan import (
     LEAST_TAPS,
     Tiling,
+    filter_cycles,
     image_phase,
     in_multiply_adds,
     product_cycles,
@@ -46,7 +47,7 @@ def _out(shape: ConvShape) -> tuple[int, int]:
 @lru_cache(256)
 def best_tiling(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> Tiling | None:
     """The fastest tiling by the estimate, the same for any number of threads."""
-    found = tilings(name, _spans(shape), _out(shape))
+    found = tilings(name, _spans(shape), _out(shape), target, kind)
     return min(found, key=lambda one: _cycles(shape, one, kind, target), default=None)
 
 
@@ -59,9 +60,11 @@ def gradient_cost(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> 
 
 def _cycles(shape: ConvShape, tiling: Tiling, kind: str, target: CpuTarget) -> float:
     cut, lanes = _Partition.of(shape, tiling, kind, target), target.lanes(BITS[kind])
-    vectors = (cut.x_pitch + cut.g_pitch) // lanes + cut.inputs * (cut.g_pitch // lanes) / max(1, cut.tiles)
-    products = product_cycles(cut.tile, cut.inputs, cut.blocks, cut.tiles)
-    return shape.groups * (cut.tiles * vectors * transform_cycles(tiling.window) + tiling.window.points * products)
+    vectors, filters = (cut.x_pitch + cut.g_pitch) // lanes, cut.inputs * cut.g_pitch // lanes
+    work = cut.tiles * vectors * transform_cycles(tiling.window) + filters * filter_cycles(
+        tiling.window, prod(shape.kernel)
+    )
+    return shape.groups * (work + tiling.window.points * product_cycles(filters, cut.tiles, update=True))
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,12 @@ def gradient_plan(name: str, shape: ConvShape, target: CpuTarget, kind: str = "f
     end = sums + whole_lines(shape.groups * window.points * sums_apart * size)
     ty, tx = tiling.count(_out(shape))
     shared = {"tiles_y": ty, "tiles_x": tx, "groups": shape.groups}
-    of_x = {"spectra": 0, "channels": cut.inputs, "pitch": cut.x_pitch, "apart": x_apart, "group_apart": window.points * x_apart}  # fmt: skip
-    of_g = {"spectra": gradients, "channels": cut.outputs, "pitch": cut.g_pitch, "apart": g_apart, "group_apart": window.points * g_apart}  # fmt: skip
+    of_x = {"spectra": 0, "channels": cut.inputs, "row": 2 * cut.x_pitch, "apart": x_apart, "group_apart": window.points * x_apart}  # fmt: skip
+    of_g = {"spectra": gradients, "channels": cut.outputs, "row": 2 * cut.g_pitch, "apart": g_apart, "group_apart": window.points * g_apart}  # fmt: skip
     product = {
         "x": 0, "g": gradients, "sums": sums, "groups": shape.groups, "points": window.points, "inputs": cut.inputs, "blocks": cut.blocks,
-        "x_pitch": cut.x_pitch, "x_apart": x_apart, "x_group": window.points * x_apart,
-        "g_pitch": cut.g_pitch, "g_apart": g_apart, "g_group": window.points * g_apart,
+        "x_row": 2 * cut.x_pitch, "x_apart": x_apart, "x_group": window.points * x_apart,
+        "g_row": 2 * cut.g_pitch, "g_apart": g_apart, "g_group": window.points * g_apart,
         "sums_apart": sums_apart, "sums_group": window.points * sums_apart,
     }  # fmt: skip
     phases = []
@@ -121,7 +124,7 @@ def gradient_plan(name: str, shape: ConvShape, target: CpuTarget, kind: str = "f
             SUMS.phase(f"fft_sums.{kind}.{cut.tile}.{mode}", {}, product | {"rows": some["count"]}, reads=["work"], writes=["work"]),
         ]  # fmt: skip
     taps = shared | {
-        "sums": sums, "inputs": cut.inputs, "outputs": cut.outputs, "pitch": cut.g_pitch, "apart": sums_apart,
+        "sums": sums, "inputs": cut.inputs, "outputs": cut.outputs, "row": 2 * cut.g_pitch, "apart": sums_apart,
         "group_apart": window.points * sums_apart, "y_taps": shape.kernel[0], "x_taps": shape.kernel[1],
         "y_dilation": shape.dilation[0], "x_dilation": shape.dilation[1],
     }  # fmt: skip

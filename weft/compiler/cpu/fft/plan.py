@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import ceil, log2
 
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
@@ -19,6 +19,7 @@ from .transforms import SIZES
 
 NAMES = ("FFT", "FFT_TILED")
 LEAST_TAPS = 25  # of a filter: smaller ones have faster algorithms
+_STACK, _STACKS = 1 << 19, {"wasm32": 1 << 15}  # bytes of scratch memory on the stack, at most
 _STRIP = 4  # vectors of channels that are transformed back before the epilogue is called
 
 
@@ -48,7 +49,7 @@ def reach(axis: ConvAxis) -> int:
     return (axis.kernel - 1) * axis.dilation
 
 
-def tilings(name: str, spans: tuple[int, int], out: tuple[int, int]) -> list[Tiling]:
+def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: CpuTarget, kind: str) -> list[Tiling]:
     """The tilings of an algorithm: for FFT the smallest windows that give whole images, if there are any; for FFT_TILED the smaller ones
     as well. `spans`: pixels that a result depends on, along each axis, beside the first."""
     axes = []
@@ -57,23 +58,31 @@ def tilings(name: str, spans: tuple[int, int], out: tuple[int, int]) -> list[Til
         whole = next((n for n in possible if n >= span + size), None)
         some = [n for n in possible if whole is None or n <= whole] if name == "FFT_TILED" else [whole]
         axes.append([(n, min(n - span, size)) for n in some if n is not None])
-    return [Tiling(Window(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
+    found = [Tiling(Window(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
+    stack = _STACKS.get(target.arch, _STACK)
+    return [one for one in found if one.window.scratch(target.lanes(BITS[kind])) * BITS[kind] // 8 <= stack]
 
 
-# Measured cycles on AVX-512: of a transform, for a vector, a pixel and a halving of the window; to read or write an element of a spectrum;
-# of an accumulated complex product. Other CPUs are taken to be alike.
-_HALVING, _ELEMENT, _FILTER_ELEMENT, _PRODUCT = 0.55, 2.0, 4.0, 2.4
+# Measured cycles on AVX-512; other CPUs are taken to be alike. Of a pixel of a transform: so many for each halving of the window, less
+# some, at least a few. Of a tap of a vector of filters, read or written. To load a complex vector of the transformed filter, or to update
+# one of its gradient, and for each product with it.
+_HALVING, _LESS, _LEAST, _TAP = 11.0, 38.0, 42.0, 150.0
+_LOAD, _UPDATE, _PRODUCT = 26.0, 46.0, 2.9
 
 
 def transform_cycles(window: Window) -> float:
     """Of one window of a vector of channels, by one thread."""
-    return _HALVING * window.pixels * max(1.0, log2(window.pixels)) + _ELEMENT * 2 * window.points
+    return window.pixels * max(_LEAST, _HALVING * log2(window.pixels) - _LESS)
 
 
-def product_cycles(tile: ComplexTile, rows: int, blocks: int, k: int) -> float:
-    """Of the products of one point."""
-    padded = -(-rows // tile.rows) * tile.rows
-    return blocks * tile.vectors * padded * k * _PRODUCT
+def filter_cycles(window: Window, taps: int) -> float:
+    """Of the transform of a vector of filters in either direction, in which most rows of the window are zeros or not wanted."""
+    return transform_cycles(window) / 2 + _TAP * taps
+
+
+def product_cycles(elements: int, times: int, update: bool = False) -> float:
+    """Of the products of one point: a matrix of so many complex vectors, each used so many times."""
+    return elements * ((_UPDATE if update else _LOAD) + _PRODUCT * times)
 
 
 def in_multiply_adds(cycles: float, target: CpuTarget, kind: str) -> float:
@@ -85,7 +94,7 @@ def in_multiply_adds(cycles: float, target: CpuTarget, kind: str) -> float:
 def best_tiling(name: str, sweep: Sweep, target: CpuTarget) -> Tiling | None:
     """The fastest tiling by the estimate, the same for any number of threads: they round differently."""
     out = sweep.axes[1].outside, sweep.axes[2].outside
-    found = tilings(name, (reach(sweep.axes[1]), reach(sweep.axes[2])), out)
+    found = tilings(name, (reach(sweep.axes[1]), reach(sweep.axes[2])), out, target, sweep.kind)
     return min(found, key=lambda one: _cycles(sweep, one, target, False), default=None)
 
 
@@ -100,11 +109,10 @@ def _cycles(sweep: Sweep, tiling: Tiling, target: CpuTarget, packed: bool) -> fl
     cut = _Partition.of(sweep, tiling, target)
     lanes, window = target.lanes(BITS[sweep.kind]), tiling.window
     vectors = -(-sweep.inputs // lanes) + -(-sweep.outputs // lanes)
-    products = window.points * product_cycles(cut.tile, cut.tiles, cut.blocks, sweep.inputs)
-    filters = 0.0 if packed else cut.blocks * cut.tile.vectors * sweep.inputs * (
-        transform_cycles(window) + _FILTER_ELEMENT * (lanes * sweep.taps + 2 * window.points)
-    )  # fmt: skip
-    return sweep.groups * (cut.tiles * vectors * transform_cycles(window) + products + filters)
+    filters = cut.blocks * cut.tile.vectors * sweep.inputs  # vectors
+    padded = -(-cut.tiles // cut.tile.rows) * cut.tile.rows
+    work = cut.tiles * vectors * transform_cycles(window) + window.points * product_cycles(filters, padded)
+    return sweep.groups * (work + (0.0 if packed else filters * filter_cycles(window, sweep.taps)))
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,9 @@ class _Partition:
         tile = best_tile(target, max(1, tiles), sweep.outputs, sweep.kind)
         blocks = -(-sweep.outputs // (tile.vectors * lanes))
         result = blocks * tile.vectors * lanes
-        slab = slab_of(tiles, tiling.window.points * (source + result) * sweep.groups * BITS[sweep.kind] // 4, tile.rows)
+        slab = slab_of(
+            tiles, tiling.window.points * (source + result) * sweep.groups * BITS[sweep.kind] // 4, tile.rows
+        )
         return cls(tile, blocks, tiles, slab, source, result)
 
     @property
@@ -138,8 +148,8 @@ class _Partition:
 def slab_of(tiles: int, tile_bytes: int, rows: int) -> int:
     """Tiles whose spectra fit into the workspace, of even slabs of whole register tiles."""
     most = max(thresholds.fft_slab, thresholds.fft_slab_bytes // tile_bytes)
-    slabs = -(-tiles // most) or 1
-    return max(1, -(-(-(-tiles // slabs)) // rows) * rows)
+    even = ceil(tiles / max(1, ceil(tiles / most)))
+    return max(1, ceil(even / rows) * rows)
 
 
 def slabs(tiles: int, slab: int) -> Iterator[tuple[int, int]]:
@@ -192,9 +202,7 @@ def image_phase(
     return IMAGE.phase(symbol, {"x": source}, numbers, reads=[source], writes=["work"])
 
 
-def fft_plan(
-    name: str, sweep: Sweep, target: CpuTarget, names: SweepOperands, prepacked: bool
-) -> Plan | None:
+def fft_plan(name: str, sweep: Sweep, target: CpuTarget, names: SweepOperands, prepacked: bool) -> Plan | None:
     """The plan, or None where the windows would be too large."""
     tiling = best_tiling(name, sweep, target)
     if tiling is None:
@@ -210,13 +218,13 @@ def fft_plan(
         "tiles_y": ty, "tiles_x": tx, "y_step": tiling.y, "x_step": tiling.x,
         "groups": sweep.groups,
     }  # fmt: skip
-    by_source = {"channels": sweep.inputs, "pitch": cut.source_pitch, "apart": source_apart, "group_apart": window.points * source_apart, "spectra": spectra}  # fmt: skip
-    by_result = {"channels": sweep.outputs, "pitch": cut.result_pitch, "apart": result_apart, "group_apart": window.points * result_apart, "spectra": products}  # fmt: skip
+    by_source = {"channels": sweep.inputs, "row": 2 * cut.source_pitch, "apart": source_apart, "group_apart": window.points * source_apart, "spectra": spectra}  # fmt: skip
+    by_result = {"channels": sweep.outputs, "row": 2 * cut.result_pitch, "apart": result_apart, "group_apart": window.points * result_apart, "spectra": products}  # fmt: skip
     product = {
         "source": spectra, "result": products, "groups": sweep.groups, "points": window.points, "inputs": sweep.inputs, "blocks": cut.blocks,
-        "source_pitch": cut.source_pitch, "source_apart": source_apart, "source_group": window.points * source_apart,
+        "source_row": 2 * cut.source_pitch, "source_apart": source_apart, "source_group": window.points * source_apart,
         "filter_apart": _filter_apart(sweep, tiling, target), "filter_group": _filter_group(sweep, tiling, target),
-        "result_pitch": cut.result_pitch, "result_apart": result_apart, "result_group": window.points * result_apart,
+        "result_row": 2 * cut.result_pitch, "result_apart": result_apart, "result_group": window.points * result_apart,
     }  # fmt: skip
     ends = {
         "y_outside": y.outside, "x_outside": x.outside, "y_skipped": reach(y), "x_skipped": reach(x),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..conv.function_builder import Signature, split
-from ..ir_builder import I8, Code, Int, Value, constant, vector
+from ..ir_builder import I8, Int, Value, constant, vector
 from ..library import library
 from ..target import CpuTarget, current_target
 from .spectra import BITS, ELEMENTS
@@ -26,9 +26,9 @@ PRODUCT = Signature(
     (
         "tid", "threads", "source", "result",  # bytes in the workspace
         "groups", "points", "rows", "inputs", "blocks",
-        "source_pitch", "source_apart", "source_group",  # elements: of a row, from point to point, from group to group
+        "source_row", "source_apart", "source_group",  # elements: of a row, from point to point, from group to group
         "filter_apart", "filter_group",
-        "result_pitch", "result_apart", "result_group",
+        "result_row", "result_apart", "result_group",
     ),
 )  # fmt: skip
 SUMS = Signature(
@@ -36,7 +36,7 @@ SUMS = Signature(
     (
         "tid", "threads", "x", "g", "sums",  # bytes in the workspace
         "groups", "points", "rows", "inputs", "blocks",
-        "x_pitch", "x_apart", "x_group", "g_pitch", "g_apart", "g_group", "sums_apart", "sums_group",
+        "x_row", "x_apart", "x_group", "g_row", "g_apart", "g_group", "sums_apart", "sums_group",
     ),
 )  # fmt: skip
 
@@ -78,18 +78,17 @@ def _make_product(symbol: str) -> ir.Module:
         )
         filters = writer.matrix(a.packed, group, point, a.filter_group, a.filter_apart)
         filters = code.at(filters, code.mul(block, panel), writer.element)
-        column = code.times(block, writer.width)
+        column = code.times(block, 2 * writer.width)
         with code.loop(0, a.rows, writer.tile.rows) as row:
-            left = code.at(source, code.mul(code.times(row, 2), a.source_pitch), writer.element)
-            pair = code.times(a.source_pitch, 2)
+            left = code.at(source, code.mul(row, a.source_row), writer.element)
             sums = writer.multiply(
                 a.inputs,
-                left=lambda k, r, left=left, pair=pair: (left, code.plus(k, code.times(pair, r)), a.source_pitch),
-                right=lambda k: (filters, code.times(k, 2 * writer.width), writer.width),
+                left=lambda k, r, left=left: (left, code.plus(writer.channel(k), code.times(a.source_row, r))),
+                right=lambda k: (filters, code.times(k, 2 * writer.width)),
                 initial=writer.zeros(),
             )
-            place = code.plus(code.mul(code.times(row, 2), a.result_pitch), column)
-            writer.store(sums, code.at(home, place, writer.element), a.result_pitch)
+            place = code.plus(code.mul(row, a.result_row), column)
+            writer.store(sums, code.at(home, place, writer.element), a.result_row)
     code.done()
     return code.module
 
@@ -110,24 +109,23 @@ def _make_sums(symbol: str) -> ir.Module:
                 (a.x, a.x_group, a.x_apart), (a.g, a.g_group, a.g_apart), (a.sums, a.sums_group, a.sums_apart),
             )
         )  # fmt: skip
-        column = code.times(block, writer.width)
+        column = code.times(block, 2 * writer.width)
         g = code.at(g, column, writer.element)
         with code.loop(0, a.inputs, writer.tile.rows) as row:
-            left, pair = code.at(x, row, writer.element), code.times(a.x_pitch, 2)
-            place = code.plus(code.mul(code.times(row, 2), a.g_pitch), column)
-            home = code.at(sums_at, place, writer.element)
+            places = [writer.channel(code.plus(row, r)) for r in range(writer.tile.rows)]
+            home = code.at(sums_at, code.plus(code.mul(row, a.g_row), column), writer.element)
             sums = writer.multiply(
                 a.rows,
-                left=lambda k, r, left=left, pair=pair: (left, code.plus(code.mul(k, pair), r), a.x_pitch),
-                right=lambda k, g=g: (g, code.mul(code.times(k, 2), a.g_pitch), a.g_pitch),
-                initial=writer.load(home, a.g_pitch) if mode == "more" else writer.zeros(),
+                left=lambda k, r, places=places: (x, code.plus(code.mul(k, a.x_row), places[r])),
+                right=lambda k, g=g: (g, code.mul(k, a.g_row)),
+                initial=writer.load(home, a.g_row) if mode == "more" else writer.zeros(),
             )
-            writer.store(sums, home, a.g_pitch)
+            writer.store(sums, home, a.g_row)
     code.done()
     return code.module
 
 
-Place = tuple[Value, Int, Int]  # a pointer, an index of real parts, and the distance to the imaginary ones
+Place = tuple[Value, Int]  # a pointer and the index of real parts; the imaginary ones lie a vector further
 
 
 class _Product:
@@ -138,7 +136,11 @@ class _Product:
         self.code, self.a = signature.begin(symbol)
         self.tile = ComplexTile(*map(int, shape.split("x")))
         self.element, self.lanes = ELEMENTS[kind], current_target().lanes(BITS[kind])
-        self.kind, self.width, self.conjugate = vector(self.element, self.lanes), self.tile.vectors * self.lanes, conjugate
+        self.kind, self.width, self.conjugate = (
+            vector(self.element, self.lanes),
+            self.tile.vectors * self.lanes,
+            conjugate,
+        )
 
     def matrix(self, start: Value, group: Value, point: Value, by_group: Value, by_point: Value) -> Value:
         code = self.code
@@ -147,20 +149,20 @@ class _Product:
     def zeros(self) -> list[Value]:
         return [constant(self.kind, 0.0)] * (2 * self.tile.rows * self.tile.vectors)
 
-    def places(self, pitch: Value) -> list[Value]:
-        """The places of the accumulators, real and imaginary in turns, row by row, in a matrix whose rows have `pitch` elements."""
-        code, found = self.code, []
-        for r in range(self.tile.rows):
-            row = code.times(pitch, 2 * r)
-            for v in range(self.tile.vectors):
-                found += [code.plus(row, v * self.lanes), code.plus(row, pitch, v * self.lanes)]
-        return found
+    def channel(self, k: Value) -> Value:
+        """Where the real part of a channel lies in a row of complex vectors."""
+        return self.code.plus(k, self.code.and_(k, self.code.i64(-self.lanes)))
 
-    def load(self, home: Value, pitch: Value) -> list[Value]:
-        return [self.code.read(home, place, self.kind) for place in self.places(pitch)]
+    def places(self, row: Value) -> list[Value]:
+        """The places of the accumulators, real and imaginary in turns, in a matrix whose rows have `row` elements."""
+        vectors = range(2 * self.tile.vectors)
+        return [self.code.plus(self.code.times(row, r), v * self.lanes) for r in range(self.tile.rows) for v in vectors]
 
-    def store(self, sums: list[Value], home: Value, pitch: Value) -> None:
-        for value, place in zip(sums, self.places(pitch), strict=True):
+    def load(self, home: Value, row: Value) -> list[Value]:
+        return [self.code.read(home, place, self.kind) for place in self.places(row)]
+
+    def store(self, sums: list[Value], home: Value, row: Value) -> None:
+        for value, place in zip(sums, self.places(row), strict=True):
             self.code.write(value, home, place)
 
     def multiply(
@@ -185,19 +187,17 @@ class _Product:
         self, k: Value, left: Callable[[Value, int], Place], right: Callable[[Value], Place], sums: list[Value]
     ) -> list[Value]:
         code, tile, sums = self.code, self.tile, list(sums)
-        pointer, at, other = right(k)
-        vectors = [
-            (code.read(pointer, code.plus(at, v * self.lanes), self.kind), code.read(pointer, code.plus(at, other, v * self.lanes), self.kind))
-            for v in range(tile.vectors)
-        ]  # fmt: skip
+        pointer, at = right(k)
+        parts = [code.read(pointer, code.plus(at, v * self.lanes), self.kind) for v in range(2 * tile.vectors)]
+        vectors = list(zip(parts[0::2], parts[1::2], strict=True))
         for r in range(tile.rows):
-            pointer, at, other = left(k, r)
+            pointer, at = left(k, r)
             real = self._splat(pointer, at)
             for v, (c, d) in enumerate(vectors):
                 i = 2 * (r * tile.vectors + v)
                 sums[i] = code.fma(real, c, sums[i])
                 sums[i + 1] = code.fma(code.fneg(real) if self.conjugate else real, d, sums[i + 1])
-            imaginary = self._splat(pointer, code.plus(at, other))
+            imaginary = self._splat(pointer, code.plus(at, self.lanes))
             for v, (c, d) in enumerate(vectors):
                 i = 2 * (r * tile.vectors + v)
                 sums[i] = code.fma(imaginary if self.conjugate else code.fneg(imaginary), d, sums[i])

@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from ..ir_builder import F32, F64, I64, PTR, Code, Int, Value, constant, vector
 from ..target import CpuTarget
-from .transforms import complex_transform, real_inverse, real_transform
+from .transforms import Complex, complex_transform, real_inverse, real_transform
 
 APART = 16  # elements between the matrices of two points: powers of 2 would cause conflict misses
 ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64}
@@ -66,7 +66,7 @@ class Window:
 
 
 class SpectraEmitter:
-    """Emits the transforms of one window. Vectors lie `lanes` elements apart; a complex vector is two of them."""
+    """Emits the transforms of one window. A complex vector is a vector of real parts, then one of imaginary parts."""
 
     def __init__(self, module: ir.Module, window: Window, kind: str, target: CpuTarget) -> None:
         self.module, self.window, self.element = module, window, ELEMENTS[kind]
@@ -101,49 +101,57 @@ class SpectraEmitter:
             code.write(zero, row, here)
             code.write(zero, row, code.plus(here, self.lanes))
 
-    def buffer_to_points(self, code: Code, scratch: Value, points: Value, apart: Value, imaginary: Value) -> None:
-        """Transform the columns. Points lie `apart` elements from each other, their imaginary parts `imaginary` from the real ones."""
+    def buffer_to_points(self, code: Code, scratch: Value, points: Value, apart: Value, row: Value) -> None:
+        """Transform the columns. Points lie `apart` elements from each other.
+
+        The next `row` of each point is prefetched: points lie far apart, and a store that misses the caches waits for the one before it.
+        """
         real = self._function("real_column", [PTR, PTR, I64, I64], self._write_real_column)
         column = self._function("column", [PTR, PTR, I64, I64], self._write_column)
         self._columns(code, points, apart, lambda k: code.at(scratch, code.times(k, self.window.y * self.pair), self.element),
-                      lambda real_one, buffer, home: code.call(real if real_one else column, [buffer, home, apart, imaginary]))  # fmt: skip
+                      lambda real_one, buffer, home: code.call(real if real_one else column, [buffer, home, apart, row]))  # fmt: skip
 
     def _write_real_column(self, code: Code) -> None:
-        buffer, points, apart, imaginary = code.arguments
+        buffer, points, apart, row = code.arguments
         values = [code.read(buffer, i * self.pair, self.kind) for i in range(self.window.y)]
-        self._write_points(code, real_transform(code, values), points, apart, imaginary)
+        self._write_points(code, real_transform(code, values), points, apart, row)
 
     def _write_column(self, code: Code) -> None:
-        buffer, points, apart, imaginary = code.arguments
-        values = [self._read_pair(code, buffer, i * self.pair, self.lanes) for i in range(self.window.y)]
-        self._write_points(code, complex_transform(code, values, -1), points, apart, imaginary)
+        buffer, points, apart, row = code.arguments
+        values = [self._read_pair(code, buffer, i * self.pair) for i in range(self.window.y)]
+        self._write_points(code, complex_transform(code, values, -1), points, apart, row)
 
-    def _write_points(self, code: Code, values: list[tuple[Value, Value]], points: Value, apart: Value, imaginary: Value) -> None:
-        for k, (real, other) in enumerate(values):
-            code.write(real, points, code.times(apart, k))
-            code.write(other, points, code.plus(code.times(apart, k), imaginary))
+    def _write_points(self, code: Code, values: list[Complex], points: Value, apart: Value, row: Value) -> None:
+        for k, value in enumerate(values):
+            for part in (0, 1):
+                place = code.plus(code.times(apart, k), part * self.lanes)
+                code.write(value[part], points, place)
+                code.prefetch(points, code.plus(place, row), self.element, write=True)
 
     # --- from points to pixels ----------------------------------------------------------------------------------------------
 
-    def points_to_buffer(self, code: Code, points: Value, apart: Value, imaginary: Value, scratch: Value) -> None:
+    def points_to_buffer(self, code: Code, points: Value, apart: Value, scratch: Value) -> None:
         """The inverse transforms of the columns, without the factor 1 / pixels."""
-        real = self._function("real_column_back", [PTR, I64, I64, PTR], self._write_real_column_back)
-        column = self._function("column_back", [PTR, I64, I64, PTR], self._write_column_back)
+        real = self._function("real_column_back", [PTR, I64, PTR], self._write_real_column_back)
+        column = self._function("column_back", [PTR, I64, PTR], self._write_column_back)
         self._columns(code, points, apart, lambda k: code.at(scratch, code.times(k, self.pair), self.element),
-                      lambda real_one, buffer, home: code.call(real if real_one else column, [home, apart, imaginary, buffer]))  # fmt: skip
+                      lambda real_one, buffer, home: code.call(real if real_one else column, [home, apart, buffer]))  # fmt: skip
 
     def _write_real_column_back(self, code: Code) -> None:
-        points, apart, imaginary, buffer = code.arguments
-        values = [self._read_pair(code, points, code.times(apart, k), imaginary) for k in range(self.window.half)]
+        points, apart, buffer = code.arguments
+        values = self._read_points(code, points, apart, self.window.half)
         for y, value in enumerate(real_inverse(code, values, self.window.y)):
             code.write(value, buffer, y * self.window.columns * self.pair)
 
     def _write_column_back(self, code: Code) -> None:
-        points, apart, imaginary, buffer = code.arguments
-        values = [self._read_pair(code, points, code.times(apart, k), imaginary) for k in range(self.window.y)]
+        points, apart, buffer = code.arguments
+        values = self._read_points(code, points, apart, self.window.y)
         for y, (real, other) in enumerate(complex_transform(code, values, 1)):
             code.write(real, buffer, y * self.window.columns * self.pair)
             code.write(other, buffer, y * self.window.columns * self.pair + self.lanes)
+
+    def _read_points(self, code: Code, points: Value, apart: Value, count: int) -> list[Complex]:
+        return [self._read_pair(code, points, code.times(apart, k)) for k in range(count)]
 
     def buffer_to_row(self, code: Code, scratch: Value, y: Value, line: Value) -> None:
         """The inverse transform of a row, to contiguous vectors."""
@@ -162,7 +170,14 @@ class SpectraEmitter:
 
     # --- both -----------------------------------------------------------------------------------------------------------------
 
-    def _columns(self, code: Code, points: Value, apart: Value, buffer: Callable[[Int], Value], call: Callable[[bool, Value, Value], object]) -> None:
+    def _columns(
+        self,
+        code: Code,
+        points: Value,
+        apart: Value,
+        buffer: Callable[[Int], Value],
+        call: Callable[[bool, Value, Value], object],
+    ) -> None:
         """Call a function for every column of the spectrum."""
         window = self.window
         for i, k in enumerate(window.real_columns):
@@ -172,8 +187,8 @@ class SpectraEmitter:
             place = code.mul(apart, code.plus(code.times(k, window.y), before))
             call(False, buffer(k), code.at(points, place, self.element))
 
-    def _read_pair(self, code: Code, pointer: Value, at: Int, imaginary: Int) -> tuple[Value, Value]:
-        return code.read(pointer, at, self.kind), code.read(pointer, code.plus(at, imaginary), self.kind)
+    def _read_pair(self, code: Code, pointer: Value, at: Int) -> Complex:
+        return code.read(pointer, at, self.kind), code.read(pointer, code.plus(at, self.lanes), self.kind)
 
     def _function(self, name: str, arguments: list[ir.Type], write: Callable[[Code], None]) -> ir.Function:
         """A private function of the module, written on first use. Not inlined: each is called in a loop."""

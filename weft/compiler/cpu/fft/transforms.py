@@ -129,8 +129,15 @@ def _odd_complex(code: Code, z: Sequence[Complex], sign: int) -> list[Complex]:
     size, half = len(z), len(z) // 2
     if size == 1:
         return list(z)
-    plus, minus = (list(p) for p in zip(*(_sum_and_difference(code, z[j], z[-j]) for j in range(1, half + 1)), strict=True))
-    points = [(_total(code, z[0][0], [p[0] for p in plus], [1.0] * half), _total(code, z[0][1], [p[1] for p in plus], [1.0] * half))]
+    plus, minus = (
+        list(p) for p in zip(*(_sum_and_difference(code, z[j], z[-j]) for j in range(1, half + 1)), strict=True)
+    )
+    points = [
+        (
+            _total(code, z[0][0], [p[0] for p in plus], [1.0] * half),
+            _total(code, z[0][1], [p[1] for p in plus], [1.0] * half),
+        )
+    ]
     points *= size
     for k in range(1, half + 1):
         cosines, sines = _circle(size, k)
