@@ -223,6 +223,8 @@ def layouts(case: Case, seed: int) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 WINOGRAD = {"WINOGRAD": 4e-6, "WINOGRAD_2X2": 1e-6}
+FFT = {"FFT": 1e-6, "FFT_TILED": 1e-6}
+TRANSFORMING = WINOGRAD | FFT
 
 
 def check(shape: ConvShape, direction: str, seed: int = 0, only: str | None = None) -> None:
@@ -236,8 +238,8 @@ def check(shape: ConvShape, direction: str, seed: int = 0, only: str | None = No
         if only is not None and name != only:
             continue
         results = [execute(candidates(shape, strides, t)[name], case, w, direction, t) for t in (1, 2, 16)]
-        # A Winograd transform mixes pixels, so its errors come from the neighbours as well.
-        bound = WINOGRAD[name] * size.max(initial=0) if name in WINOGRAD else 1e-6 * size
+        # A transform mixes pixels, so its errors come from the neighbours as well.
+        bound = TRANSFORMING[name] * size.max(initial=0) if name in TRANSFORMING else 1e-6 * size
         error = abs(results[0] - want) - bound
         assert error.max(initial=0) <= 1e-30, (name, shape, error.max(initial=0))
         for other in results[1:]:

@@ -54,6 +54,7 @@ FUNCTIONS = {
         (convolution(groups=2), (2, 6, 7, 7), (4, 3, 3, 3)), (convolution(), (3, 8, 6, 6), (9, 8, 1, 1)),
     ],
     "winograd": [(convolution(padding=1, algorithm=name), (2, 16, 13, 13), (16, 16, 3, 3)) for name in ("WINOGRAD", "WINOGRAD_2X2")],
+    "fft": [(convolution(padding=2, algorithm="FFT_TILED"), (5, 6, 13, 13), (4, 6, 5, 5))],
     "attention": [
         (gradient(lambda q, k, v: weft.dot_product_attention(q, k, v, causal=True), 3), (2, 4, 21, 6), (2, 2, 35, 6), (2, 2, 35, 9)),
         (gradient(lambda q, k, v: weft.dot_product_attention(q, k, v, window=7), 3), (1, 1, 40, 5), (1, 1, 19, 5), (1, 1, 19, 3)),

@@ -72,7 +72,17 @@ def _engine(text: str) -> str:
 
 
 # Every algorithm of a convolution. The compiler knows them; the list stands here so that a setting is checked when it is set.
-ALGORITHMS = ("GEMM", "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_2X2", "LOOPS")
+ALGORITHMS = (
+    "GEMM",
+    "IMPLICIT_GEMM",
+    "IMPLICIT_PRECOMP_GEMM",
+    "DIRECT",
+    "WINOGRAD",
+    "WINOGRAD_2X2",
+    "FFT",
+    "FFT_TILED",
+    "LOOPS",
+)
 GPU_ALGORITHMS = ("IMPLICIT_GEMM", "DEPTHWISE", "CUDNN", "GEMM", "DIRECT", "LOOPS")  # those that GPUs have
 PRODUCT_ALGORITHMS = ("TRITON", "CUBLASLT", "TILED", "NAIVE")  # of a matrix product on GPUs
 

@@ -66,6 +66,14 @@ LAYERS = [
     Layer("AlexNet conv2 5x5, 64 to 192 at 27", 8, 64, 27, 192, 5, padding=2),
     Layer("LeNet conv2 5x5, 6 to 16 at 14", 64, 6, 14, 16, 5, quick=True),
 ]
+LARGE = [
+    Layer("large 7x7, 64 at 56", 4, 64, 56, 64, 7, padding=3, quick=True),
+    Layer("large 7x7, 256 at 14", 4, 256, 14, 256, 7, padding=3),
+    Layer("large 9x9, 128 at 28", 4, 128, 28, 128, 9, padding=4),
+    Layer("large 11x11, 64 at 28", 4, 64, 28, 64, 11, padding=5),
+    Layer("large 15x15, 32 at 56", 4, 32, 56, 32, 15, padding=7),
+    Layer("large 31x31, 16 at 56", 4, 16, 56, 16, 31, padding=15),
+]
 STRIDED = [
     Layer("ResNet 3x3/2, 128 at 56", 8, 128, 56, 128, 3, 2, 1, quick=True),
     Layer("ResNet 1x1/2, 256 to 512 at 56", 8, 256, 56, 512, 1, 2),
@@ -88,6 +96,9 @@ def cases() -> Iterator[Case]:
     for group in (DATA, FILTER):
         for layer in (*LAYERS, *STRIDED):
             yield _case(group, layer, 1.5)
+    for group in (FORWARD, DATA, FILTER):
+        for layer in LARGE:
+            yield _case(group, layer, 2.0)
 
 
 def _case(group: str, layer: Layer, goal: float) -> Case:

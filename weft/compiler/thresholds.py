@@ -84,6 +84,8 @@ class Thresholds:
     filter_by_blocks: int = _at(1 << 15, 1)  # elements of a filter whose gradient is finished block by block
     winograd_chunk: int = _at(32, 2)  # the least tiles of a chunk of a filter gradient
     winograd_slab: int = _at(64, 4)  # tiles that are transformed at a time
+    fft_slab: int = _at(96, 4)  # the least tiles whose spectra are in memory together
+    fft_slab_bytes: int = _at(16 << 20, 1)  # of spectra that are in memory together
     depthwise_chunk: int = _at(256, 4)  # the least pixels of a chunk of a depthwise filter gradient
     row_taps: int = _at(7, 0)  # taps of a row, up to which there is a function for each number
     # GPUs

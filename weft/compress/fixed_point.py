@@ -9,6 +9,7 @@ The input of the network, the weights, the biases and the results of layers are 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -132,8 +133,9 @@ def _widths(bits: int | dict[str, int], layers: dict[str, Any]) -> dict[str, int
 
 
 def _make_exact(layer: Any) -> None:
-    """Let a layer add up products as integers do: Winograd's algorithm rounds, and activations of sums that have no finite number of values cannot be looked up."""
-    if "algorithm" in vars(layer) and layer.weight.shape[2:] == (3, 3) and layer.groups == 1:
+    """Let a layer add up products as integers do: transforms (Winograd's of 3 x 3 filters, Fourier's of large ones) round, and activations of sums that have no finite number of values
+    cannot be looked up."""
+    if "algorithm" in vars(layer) and prod(layer.weight.shape[2:]) > 1 and layer.weight.shape[1] > 1:
         layer.algorithm = "IMPLICIT_GEMM"
     if isinstance(layer, PRODUCTS) and layer.activation not in EXACT:
         layer.activation = TableActivation(layer.activation)

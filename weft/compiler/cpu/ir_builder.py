@@ -210,11 +210,11 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         align = ir.Constant(I32, _size(element))
         self.intrinsic("masked.store", value, place, align, mask, types=[value.type, PTR], result=VOID)
 
-    def prefetch(self, pointer: Value, index: Int, element: ir.Type, near: bool = True) -> None:
-        """Prefetch pointer[index] into the nearest cache, or the one after it; the address need not be valid."""
+    def prefetch(self, pointer: Value, index: Int, element: ir.Type, near: bool = True, write: bool = False) -> None:
+        """Prefetch pointer[index] into the nearest cache, or the one after it, to be read or written; the address need not be valid."""
         place = self.gep(pointer, [self.i64(index)], source_etype=element)
-        read, keep, data = (ir.Constant(I32, value) for value in (0, 3 if near else 2, 1))
-        self.intrinsic("prefetch", place, read, keep, data, result=VOID)
+        written, keep, data = (ir.Constant(I32, value) for value in (int(write), 3 if near else 2, 1))
+        self.intrinsic("prefetch", place, written, keep, data, result=VOID)
 
     def stack_array(self, element: ir.Type, count: int, align: int = 64) -> Value:
         """An array on the stack, allocated at the function's entry."""

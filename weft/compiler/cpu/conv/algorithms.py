@@ -17,6 +17,8 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape, Direction
 from ...ir.plan import Plan
+from ..fft import filter_gradient_plan as fft_gradient
+from ..fft import plan as fft
 from ..target import CpuTarget, current_target
 from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gradient_plan
 from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
@@ -97,7 +99,13 @@ def filter_gradient(
     found = filter_plans(shape, threads, target, turned)
     if gradient_applies(shape, target):
         found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
+    if fft_gradient.gradient_applies(shape):
+        found |= _present({name: fft_gradient.gradient_plan(name, shape, target) for name in fft.NAMES})
     return found
+
+
+def _present(plans: dict[str, Plan | None]) -> Plans:
+    return {name: plan for name, plan in plans.items() if plan is not None}
 
 
 def packing(
@@ -117,6 +125,9 @@ def packing(
         return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(
             sweep, target, size
         )
+    if algorithm in fft.NAMES:
+        phase = fft.filter_phase(algorithm, sweep, target, "w_packed")
+        return Plan("pack", (phase,), 0, 0), fft.packed_size(algorithm, sweep, target)
     return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
 
 
@@ -141,6 +152,7 @@ def choose(
 _COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
+_FAR, _FAR_SIZE = 1.7, 1.75  # measured: how much longer, for filters so many times as large as the L2 cache
 _PACK = 2.0  # cycles to pack an element of the filter; on x86 they cost as much as many multiply-adds
 
 
@@ -153,11 +165,21 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
     if direction == "filter_gradient":
         if plan.name in SIZES:
             return gradient_cost(shape, SIZES[plan.name], threads, target)
+        if plan.name in fft.NAMES:
+            return fft_gradient.gradient_cost(plan.name, shape, "f32", target)
         return filter_cost(plan.name, shape, target) * _plain_cost("IMPLICIT_GEMM", plan, shape, target, packed)
-    if plan.name not in SIZES:
-        return _plain_cost(plan.name, plan, shape, target, packed)
+    if plan.name not in (*SIZES, *fft.NAMES):
+        return _far(shape, target) * _plain_cost(plan.name, plan, shape, target, packed)
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
+    if plan.name in fft.NAMES:
+        return fft.fft_cost(plan.name, sweep, target, packed)
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
+
+
+def _far(shape: ConvShape, target: CpuTarget) -> float:
+    """The slowdown of a sweep whose filter is large and does not stay in the L2 cache."""
+    size = 4 * shape.filters * shape.channels // shape.groups * prod(shape.kernel)
+    return _FAR if prod(shape.kernel) >= fft.LEAST_TAPS and size > _FAR_SIZE * target.l2 else 1.0
 
 
 def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: CpuTarget, packed: bool) -> float:
@@ -182,6 +204,8 @@ def _sweeps(
         found["GEMM"] = gemm_plan("GEMM", sweep, threads, target, names, packed)
     if applies(sweep, target):
         found |= {name: winograd_plan(name, sweep, threads, target, names, packed) for name in SIZES}
+    if fft.applies(sweep):
+        found |= _present({name: fft.fft_plan(name, sweep, target, names, packed) for name in fft.NAMES})
     return found
 
 

@@ -32,14 +32,19 @@ from ...planning.algorithms import (
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
 from .. import conv
+from ..fft.plan import LEAST_TAPS
+from ..fft.transforms import SIZES
 from ..target import CpuTarget, current_target
 
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
+_FFT_NEEDS = f"a filter of {LEAST_TAPS} taps or more in two dimensions, stride 1, groups of more than one channel"
 NEEDS = {
     "GEMM": "one group",
     "IMPLICIT_GEMM": "groups of more than one channel",
     "IMPLICIT_PRECOMP_GEMM": "one group",
     "CUDNN": "an NVIDIA GPU",
+    "FFT": f"{_FFT_NEEDS}, and an image of at most {SIZES[-1]} pixels including the filter's reach",
+    "FFT_TILED": f"{_FFT_NEEDS}, which reaches over fewer than {SIZES[-1]} pixels",
     **dict.fromkeys(
         WINOGRAD,
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",

@@ -9,11 +9,11 @@ from llvmlite import ir
 
 from ...ir.plan import PlanPhase
 from ..calling_convention import EPILOGUE
-from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
+from ..ir_builder import F32, F64, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import NUMBERS
 from ..target import current_target
 
-LANES_OF_16_BYTES = 4
+LANES_OF_16_BYTES = {F32: 4, F64: 2}
 
 
 class Signature:
@@ -63,22 +63,23 @@ def all_of(code: Code, *conditions: Value) -> Value:
     return result
 
 
-def copy(code: Code, source: Value, target: Value, length: Value) -> None:
+def copy(code: Code, source: Value, target: Value, length: Value, element: ir.Type = F32) -> None:
     """Copy floats, a vector at a time."""
-    for at, lanes in _vectors(code, length):
-        code.write(code.read(source, at, vector(F32, lanes)), target, at)
+    for at, lanes in _vectors(code, length, element):
+        code.write(code.read(source, at, vector(element, lanes)), target, at)
 
 
-def fill(code: Code, target: Value, length: Value, value: Value | None = None) -> None:
+def fill(code: Code, target: Value, length: Value, value: Value | None = None, element: ir.Type = F32) -> None:
     """Write zeros, or another float."""
-    for at, lanes in _vectors(code, length):
-        code.write(code.splat(ir.Constant(F32, 0.0) if value is None else value, lanes), target, at)
+    for at, lanes in _vectors(code, length, element):
+        code.write(code.splat(ir.Constant(element, 0.0) if value is None else value, lanes), target, at)
 
 
-def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:
+def _vectors(code: Code, length: Value, element: ir.Type) -> Iterator[tuple[Value, int]]:
     """Loops over so many floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
     done: Int = 0
-    for lanes in sorted({current_target().lanes(32), LANES_OF_16_BYTES, 1}, reverse=True):
+    short = LANES_OF_16_BYTES[element]
+    for lanes in sorted({current_target().lanes(128 // short), short, 1}, reverse=True):
         whole = code.and_(length, code.i64(-lanes))
         with code.loop(done, whole, lanes) as at:
             yield at, lanes
