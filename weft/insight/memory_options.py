@@ -135,7 +135,7 @@ def program_flops(program: KernelProgram) -> float:
 
 
 def _facts(program: KernelProgram) -> Facts:
-    return Facts(program.memory.arena, program.memory.kept)
+    return Facts(program.memory.arena, program.memory.kept, program.memory.recomputed)
 
 
 @contextmanager

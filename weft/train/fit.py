@@ -67,6 +67,7 @@ def fit(
     label_smoothing: float = 0.0,
     mix: Module | None = None,
     precision: str | None = None,
+    memory: int | str | None = None,
     seed: int = 0,
     patience: int | None = None,
     max_seconds: float | None = None,
@@ -94,7 +95,7 @@ def fit(
     default they follow from the labels (integers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
     `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
-    `label_smoothing` change training batches only. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
+    `label_smoothing` change training batches only. `memory` ("8GiB") limits a training step: what does not fit is computed again. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
     train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
@@ -112,7 +113,7 @@ def fit(
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = TrainingPlan(
-        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix
+        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, memory
     )
     plan.check()
     folder = None if fast_dev_run else folder

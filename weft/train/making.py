@@ -51,6 +51,7 @@ class TrainingPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
     label_smoothing: float = 0.0  # of the training loss
     mix: Module | None = None  # MixUp or CutMix: from (x, y) to (x, y) in training
+    memory: int | str | None = None  # limit of a training step; see `jit`
 
     def check(self) -> None:
         """Check everything that does not need network or data."""
@@ -58,7 +59,7 @@ class TrainingPlan:
             find_loss(self.loss)
         self.training_loss(find_loss(self.loss or "cross_entropy"))
         makers_of(self.metrics or ())
-        jit(lambda x: x, precision=self.precision)
+        jit(lambda x: x, precision=self.precision, memory=self.memory)
         self.optimizer_share()
 
     def training_loss(self, loss: Loss) -> Loss:
@@ -109,9 +110,13 @@ def make(
     scale = LossScale() if plan.precision == "float16" else None
     parts = StepParts(
         network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix,
-        network.multiple,
+        network.multiple, plan.memory,
     )  # fmt: skip
     if ranks.sizes.pipeline > 1:
+        if plan.memory:
+            raise UserError(
+                "fit", "memory= limits a step that is one program, not the stages of a pipeline. Use more micro_batches."
+            )
         steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
     else:
         steps = Steps(

@@ -154,7 +154,8 @@ def compiled_commands(program: KernelProgram, compiler: Compiler) -> CompiledCom
 
     done = written.with_kernels(numbered)
     failing = sum(1 for launch in done.launches if launch.status)
-    return CompiledCommands(done, tuple(compiler(list(numbers))), program.memory.arena, program.memory.kept, failing)
+    memory, kernels = program.memory, tuple(compiler(list(numbers)))
+    return CompiledCommands(done, kernels, memory.arena, memory.kept, failing, memory.recomputed)
 
 
 def error_sites(program: KernelProgram) -> list[tuple[Site, ...]]:

@@ -27,6 +27,9 @@ from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
 
 
+EAGER_ARENA = 1.1  # relative to the usual order's: the arena of an order in which more can be dropped
+
+
 def _no_scratch(kernel: Kernel) -> int:
     return 0
 
@@ -119,10 +122,12 @@ def _build(
     found = Occurrences.once(order.kernels)
     memory = layout.plan(found)
     if limit is not None and memory.arena + memory.kept > limit:
-        eager = scheduled(1)  # the same with the least memory: what is computed in place does not depend on it
-        order = min((order, eager), key=lambda one: layout.plan(Occurrences.once(one.kernels)).arena)
+        eager = scheduled(0)  # what needs no new memory runs at once; what is computed in place is the same
+        if layout.plan(Occurrences.once(eager.kernels)).arena <= EAGER_ARENA * memory.arena:
+            order = eager
         found = within(order, layout, limit - memory.kept, plans, bodies, target.flops_per_byte, target.by_graph)
         memory, order = layout.plan(found), replace(order, kernels=found.kernels)
+        memory = replace(memory, recomputed=sum(nbytes(node) for k in found.recomputed for node in k.outputs))
         plans |= {k: plans[original] for k, original in found.again.items() if original in plans}
         bodies |= {k: bodies[original] for k, original in found.again.items() if original in bodies}
     calls = _calls(order, memory, plans, bodies)
