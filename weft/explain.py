@@ -71,6 +71,8 @@ class MemoryUse:
     largest: tuple[Life, ...]
     kept: int = 0  # operands that are prepared once, such as packed weights
     persistent: int = 0  # what a run reads and writes of inputs and of what is kept
+    recomputed: int = 0  # bytes that are computed again instead of being kept
+    recomputed_flops: int = 0  # operations for that
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,8 @@ def _memory(program: KernelProgram) -> MemoryUse:
         tuple(planning.describe.lives(program)[:LARGEST]),
         program.memory.kept,
         planning.cost_model.persistent_bytes(program),
+        program.memory.recomputed,
+        sum(planning.cost_model.work(program, c).flops for c in program.calls if c.kernel in program.recomputed),
     )
 
 
@@ -230,6 +234,9 @@ def _memory_text(memory: MemoryUse) -> list[str]:
         f"memory: arena {_size(memory.arena)} ({_size(memory.needed)} needed at the worst moment), inputs "
         f"{_size(memory.inputs)} (of which {_size(memory.state)} are updated in place), results {_size(memory.results)}"
     ]
+    if memory.recomputed:
+        done = f"{memory.recomputed_flops / 1e6:.2f} MFLOP"
+        lines.append(f"computed again instead of being kept: {_size(memory.recomputed)}, {done}")
     for life in memory.largest:
         span = f"kernel {life.first}" if life.first == life.last else f"kernels {life.first} to {life.last}"
         lines.append(f"  {_size(life.nbytes):>10}  {life.type}, {span}")

@@ -8,6 +8,7 @@ lists them; a test fails on one that is not listed.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,6 +64,17 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise ValueError("it must be a number of seconds above 0")
     return number
+
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def memory_size(text: str) -> int:
+    """A number of bytes: 40GiB, 1.5GB, 800MiB, 1000000; 0 stands for no limit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(|[KMG]i?B)", text.strip())
+    if found is None or (not found[2] and "." in found[1]):
+        raise ValueError("it must be a number of bytes such as 40GiB, 800MiB or 1000000, or 0 for no limit")
+    return int(float(found[1]) * _UNITS[found[2]]) if found[2] else int(found[1])
 
 
 def _engine(text: str) -> str:
@@ -152,6 +164,11 @@ KNOBS: dict[str, Knob] = {
         0,
         "1 allows GPUs to round the operands of float32 products and convolutions to 19 bits (TF32), which is much faster.",
     ),
+    "memory": Knob(
+        memory_size,
+        0,
+        "Memory that a compiled program may take, such as 40GiB: values that do not fit are computed again. 0: no limit.",
+    ),
     "cache": Knob(
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
@@ -195,6 +212,7 @@ class Knobs:
     fast_math: int
     optimize: int
     tf32: int
+    memory: int
     cache: str
     cache_bytes: int
     data: str

@@ -50,6 +50,7 @@ class CompileOptions:
     fast_math: int = 0
     optimize: int = 1  # whether LLVM optimizes the programs of CPUs
     tf32: int = 0
+    memory: int = 0  # bytes that the program may take, its arguments, state and results included; 0: no limit
 
     @classmethod
     def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:

@@ -135,7 +135,7 @@ def program_flops(program: KernelProgram) -> float:
 
 
 def _facts(program: KernelProgram) -> Facts:
-    return Facts(program.memory.arena, program.memory.kept)
+    return Facts(program.memory.arena, program.memory.kept, program.memory.recomputed)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _checkpointed(blocks: Sequence[Module]) -> Iterator[None]:
 def _new(function: Callable[..., Any]) -> Jit[Any]:
     """The function to be traced anew, as it is now."""
     if isinstance(function, Jit):
-        return Jit(function.function, function.static, function.remember, function.narrow, function.donate)
+        return Jit(function.function, function.static, function.remember, function.narrow, function.donate, function.memory_limit)
     return jit(function)
 
 

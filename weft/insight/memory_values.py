@@ -129,11 +129,16 @@ def arena_values(program: KernelProgram) -> list[LiveValue]:
         for node in kernel.reads:
             readers.setdefault(node, []).append(i)
     final = set(program.graph.outputs)  # copied to their own memory after the last kernel
+    written: dict[Node, list[int]] = {}
+    for i, kernel in enumerate(kernels):
+        for node in _written(program, kernel):
+            written.setdefault(node, []).append(i)
     found: list[tuple[tuple[int, int], LiveValue]] = []
     for i, kernel in enumerate(kernels):
         for node in _written(program, kernel):
-            slot, read = slots[node], readers.get(node, [])
-            last = len(kernels) - 1 if node in final else max([i, *read])
+            again = next((j for j in written[node] if j > i), len(kernels))  # it is computed again there
+            slot, read = slots[node], [r for r in readers.get(node, []) if i < r < again]
+            last = len(kernels) - 1 if node in final and again == len(kernels) else max([i, *read])
             value = _value(node, scopes[i], i, last, [scopes[r].phase for r in read])
             found.append(((slot.offset, slot.nbytes), value))
     return [*_handed_over(found), *_workspaces(program, kernels, scopes)]

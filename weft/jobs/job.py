@@ -230,6 +230,7 @@ class Job:
         return TrainingPlan(
             self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
             settings=self.optimizer_settings(), label_smoothing=self.settings["label_smoothing"], mix=self.mix(),
+            memory=self.settings["memory"],
         )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:

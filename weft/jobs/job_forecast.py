@@ -51,4 +51,6 @@ def memory_forecast(settings: Mapping[str, Any]) -> int | None:
     half = 0.6 if settings["precision"] is not None else 1.0
     share = TrainingPlan(settings["optimizer"], 1e-3).optimizer_share()
     parameters = 4 * cost.parameters * (2 + share)
-    return int(MARGIN * (CONTEXT + parameters + KEPT * half * batch * cost.nbytes))
+    step = parameters + KEPT * half * batch * cost.nbytes
+    limit = settings["memory"]
+    return int(MARGIN * (CONTEXT + (min(step, limit) if limit else step)))

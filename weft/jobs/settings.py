@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UserError
-from ..knobs import KNOBS
+from ..knobs import KNOBS, memory_size
 from ..parallel.forms import AUTO, FORMS, read_form
 from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
@@ -127,6 +127,7 @@ SETTINGS: dict[str, Setting] = {
     "average": Setting(fraction, None, "weight averaging: decay of the moving average that is validated and saved, such as 0.999", "regularization"),
 
     "precision": Setting(str, None, "mixed precision", "hardware", ("float16", "bfloat16")),
+    "memory": Setting(memory_size, None, "memory limit of a training step, such as 8GiB: what does not fit is computed again", "hardware"),
     "device": DEVICE,
 
     "patience": Setting(count, None, "early stopping: epochs without improvement", "stopping"),

@@ -183,7 +183,7 @@ def _trained(
         model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
         rate=schedule(settings, job.peak_rate(cost.parameters), max(1, steps), epochs), loss=job.loss(),
         prepare=job.prepare(), label_smoothing=settings["label_smoothing"], mix=job.mix(),
-        precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+        precision=settings["precision"], memory=settings["memory"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
         resident=settings["resident"], alternate_flips=settings["alternate_flips"], bias_rate=settings["bias_rate"], parallel=settings["parallel"], micro_batches=settings["micro_batches"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,

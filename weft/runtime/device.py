@@ -252,7 +252,7 @@ class Device(ABC):
     ) -> Facts:
         """What the graph would need if it were compiled."""
         memory = self.planned_program(graph, updates, options, constants).memory
-        return Facts(memory.arena, memory.kept)
+        return Facts(memory.arena, memory.kept, memory.recomputed)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """How the axes of a convolution's filter should follow each other in memory."""

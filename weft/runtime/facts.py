@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """The bytes of a program that live during a run, and those that stay from run to run."""
+    """The bytes of a program that live during a run, those that stay from run to run, and those that are computed twice to save memory."""
 
     arena: int
     kept: int
+    recomputed: int
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ class NativeExecutable:
 def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:
     """The memory that a program would need, planned without generating code."""
     memory = compiler.backend.compiled(graph, updates, options, constants).memory
-    return Facts(memory.arena, memory.kept)
+    return Facts(memory.arena, memory.kept, memory.recomputed)
 
 
 # Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. `explain` registers itself here.
@@ -365,7 +365,8 @@ def _code(
             written = compiler.module.write(program)
             _show(program, written.module)
             code = compiler.engine.object_code(written.module, bool(options.optimize))
-        facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols, collective_order(program))
+        memory, symbols = program.memory, written.symbols
+        facts = NativeFacts(memory.arena, memory.kept, memory.recomputed, symbols, collective_order(program))
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
     head, _, code = (
@@ -375,7 +376,8 @@ def _code(
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
     known = json.loads(head)
-    return code, NativeFacts(known["arena"], known["kept"], tuple(known["symbols"]), known["collectives"])
+    sizes = known["arena"], known["kept"], known["recomputed"]
+    return code, NativeFacts(*sizes, tuple(known["symbols"]), known["collectives"])
 
 
 def collective_order(program: KernelProgram) -> str:

@@ -99,7 +99,8 @@ class NullExecutable:
 
     @property
     def facts(self) -> Facts:
-        return Facts(self.program.memory.arena, self.program.memory.kept)
+        memory = self.program.memory
+        return Facts(memory.arena, memory.kept, memory.recomputed)
 
     @property
     def workspace_bytes(self) -> int:

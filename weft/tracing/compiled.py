@@ -50,10 +50,11 @@ class CallMemory(NamedTuple):
     state: int  # tensors from outside: parameters, moments, counts
     arguments: int
     results: int
+    recomputed: int = 0  # bytes of the forward pass that are computed again instead of being kept; no part of the total
 
     @property
     def total(self) -> int:
-        return sum(self)
+        return self.work + self.state + self.arguments + self.results
 
 
 def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
@@ -64,7 +65,7 @@ def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
     results = sum(map(nbytes, graph.outputs[function.first_result :])) - sum(
         nbytes(graph.outputs[d.output]) for d in function.donations
     )
-    return CallMemory(facts.arena + facts.kept, state, given, results)
+    return CallMemory(facts.arena + facts.kept, state, given, results, facts.recomputed)
 
 
 def planned_program(function: TracedFunction) -> KernelProgram:

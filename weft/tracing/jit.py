@@ -21,7 +21,7 @@ from ..dtypes import DType, DTypeLike, as_dtype, float32
 from ..errors import UserError
 from ..explain import Explanation, explain
 from ..graph import Graph
-from ..knobs import knobs
+from ..knobs import knobs, memory_size
 from ..options import CompileOptions
 from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
@@ -50,10 +50,11 @@ class Jit(Generic[R]):
         remember: int,
         narrow: DType | None = None,
         donate: Collection[str | int] = (),
+        memory_limit: int | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.static, self.remember, self.narrow = function, static, remember, narrow
-        self.donate = donate
+        self.donate, self.memory_limit = donate, memory_limit
         self.programs = ProgramCache()
         first = function.__code__.co_varnames[:1] if isinstance(function, FunctionType) else ()
         self._is_method = first in (("self",), ("cls",))
@@ -110,7 +111,8 @@ class Jit(Generic[R]):
 
     def __deepcopy__(self, memo: Any) -> Jit[R]:
         """Of a method of an object that is copied: that of the copy. Programs are not copied."""
-        return Jit(copy.deepcopy(self.function, memo), self.static, self.remember, self.narrow, self.donate)
+        function = copy.deepcopy(self.function, memo)
+        return Jit(function, self.static, self.remember, self.narrow, self.donate, self.memory_limit)
 
     def _follows(self) -> Sequence[Holder]:
         """What a method of a module does follows from its settings, and from those of its parts."""
@@ -219,6 +221,8 @@ class Jit(Generic[R]):
         options = CompileOptions.numbered(key[0])
         if self.narrow is not None:
             options = replace(options, precision=self.narrow.name)
+        if self.memory_limit is not None:
+            options = replace(options, memory=self.memory_limit)
         return traced(self.function, args, kwargs, self.static, options, self._follows(), aliases, donate=self.donate)
 
     def _say_why(self, key: Key) -> None:
@@ -238,6 +242,7 @@ def jit(
     donate: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
     precision: DTypeLike | None = None,
+    memory: int | str | None = None,
 ) -> Jit[R]: ...
 
 
@@ -248,6 +253,7 @@ def jit(
     donate: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
     precision: DTypeLike | None = None,
+    memory: int | str | None = None,
 ) -> Callable[[Callable[..., R]], Jit[R]]: ...
 
 
@@ -258,6 +264,7 @@ def jit(
     donate: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
     precision: DTypeLike | None = None,
+    memory: int | str | None = None,
 ) -> Any:
     """The function compiled: the first call with arguments of new types traces it, the others run native code.
 
@@ -265,8 +272,10 @@ def jit(
     outside are found by tracing; those it assigns to are updated in place. `static` names arguments (by position or name) whose
     values are part of the program: a new value compiles again. `donate` names arguments whose memory results may take, as JAX's
     `donate_argnums` does: a result of the same shape and dtype is written over each, and a donated tensor cannot be used afterwards. At most `remember` programs are kept. With `precision` "bfloat16" or
-    "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md). A method is
-    compiled for each object apart.
+    "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md). `memory` limits
+    the bytes that a call takes, arguments, state and results included ("40GiB", or a number of bytes; default: the setting `memory`): values
+    of the forward pass that do not fit are computed again in the backward pass, to the same bits (see docs/how-to/memory-limit.md). A
+    method is compiled for each object apart.
 
     >>> import weft
     >>> w = weft.asarray([1.0, 2.0])
@@ -287,7 +296,9 @@ def jit(
     [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
     """
     if function is None:
-        return functools.partial(jit, static=static, donate=donate, remember=remember, precision=precision)
+        return functools.partial(
+            jit, static=static, donate=donate, remember=remember, precision=precision, memory=memory
+        )
     if not callable(function):
         raise UserError("jit", f"a function is required, got {function!r}.")
     if not isinstance(remember, int) or remember < 0:
@@ -297,7 +308,7 @@ def jit(
         raise UserError(
             "jit", f"an argument is static or donated, not both: {sorted(is_static & is_donated, key=str)}."
         )
-    return Jit(function, is_static, remember, _narrow(precision), is_donated)
+    return Jit(function, is_static, remember, _narrow(precision), is_donated, _memory_limit(memory))
 
 
 def _named(function: Callable[..., Any], named: str | int | Sequence[str | int], purpose: str) -> frozenset[str | int]:
@@ -338,3 +349,15 @@ def _narrow(precision: DTypeLike | None) -> DType | None:
     if not (dtype is float32 or dtype.is_half):
         raise UserError("jit", f"the precision must be float16, bfloat16 or float32, got {dtype.name}.")
     return dtype if dtype.is_half else None
+
+
+def _memory_limit(memory: int | str | None) -> int | None:
+    """The limit in bytes, 0 for none; None: that of the settings."""
+    if memory is None:
+        return None
+    try:
+        if isinstance(memory, bool) or not isinstance(memory, int | str):
+            raise ValueError("it must be a number of bytes, or a text such as '40GiB'")
+        return memory_size(str(memory))
+    except ValueError as error:
+        raise UserError("jit", f"memory cannot be {memory!r}: {error}.") from None

@@ -68,6 +68,7 @@ def fit(
     label_smoothing: float = 0.0,
     mix: Module | None = None,
     precision: str | None = None,
+    memory: int | str | None = None,
     seed: int = 0,
     patience: int | None = None,
     max_seconds: float | None = None,
@@ -98,7 +99,7 @@ def fit(
     default they follow from the labels (integers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
     `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
-    `label_smoothing` change training batches only. With `resident=True` the training examples stay on the device and each epoch is one program,
+    `label_smoothing` change training batches only. `memory` ("8GiB") limits a training step: what does not fit is computed again. With `resident=True` the training examples stay on the device and each epoch is one program,
     on a GPU one CUDA graph, with the same result; `alternate_flips` then mirrors each image in every other epoch. `bias_rate` multiplies the
     learning rate of biases, and of scales and shifts of norms. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
@@ -118,7 +119,7 @@ def fit(
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = TrainingPlan(
-        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate
+        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate, memory
     )
     plan.check()
     if alternate_flips and not resident:

@@ -52,6 +52,7 @@ class TrainingPlan:
     label_smoothing: float = 0.0  # of the training loss
     mix: Module | None = None  # MixUp or CutMix: from (x, y) to (x, y) in training
     bias_rate: float = 1.0  # factor of the learning rate of biases, and of scales and shifts of norms
+    memory: int | str | None = None  # limit of a training step; see `jit`
 
     def check(self) -> None:
         """Check everything that does not need network or data."""
@@ -60,7 +61,7 @@ class TrainingPlan:
         self.training_loss(find_loss(self.loss or "cross_entropy"))
         makers_of(self.metrics or ())
         self._check_bias_rate()
-        jit(lambda x: x, precision=self.precision)
+        jit(lambda x: x, precision=self.precision, memory=self.memory)
         self.optimizer_share()
 
     def _check_bias_rate(self) -> None:
@@ -122,9 +123,13 @@ def make(
     scale = LossScale() if plan.precision == "float16" else None
     parts = StepParts(
         network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix,
-        network.multiple,
+        network.multiple, plan.memory,
     )  # fmt: skip
     if ranks.sizes.pipeline > 1:
+        if plan.memory:
+            raise UserError(
+                "fit", "memory= limits a step that is one program, not the stages of a pipeline. Use more micro_batches."
+            )
         steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
     else:
         steps = Steps(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RunError
+from ..errors import RunError, UserError
 from ..report.text_format import counted
 from ..runtime import device
 from ..runtime.free_memory import SHARE, free_bytes, size_text
@@ -72,7 +72,7 @@ def check(
     raise RunError(
         "fit",
         f"a step with {counted(batch, 'example')} needs {size_text(total(wanted))} ({size_text(wanted.work)} of them while it runs), and {size_text(free)} "
-        f"are free{where}. {advice}; weft.checkpoint around parts of the network trades time for memory.",
+        f"are free{where}. {advice}; memory={size_text(SHARE * free).replace(' ', '')} trades time for memory.",
     )
 
 
@@ -83,7 +83,16 @@ def choose_batch(step: Jit[Any], dataset: Any) -> int:
     start = 1 << (most.bit_length() - 1)
     if free is None:
         return start
-    return max(1, _largest(lambda b: total(need(step, dataset, b)) <= 0.5 * free, start))
+
+    def fits(batch: int) -> bool:
+        try:
+            return total(need(step, dataset, batch)) <= 0.5 * free
+        except UserError:
+            if not step.memory_limit:
+                raise
+            return False  # more than the limit, even if everything is computed again
+
+    return max(1, _largest(fits, start))
 
 
 def _largest(fits: Callable[[int], bool], start: int) -> int:

@@ -44,6 +44,7 @@ class StepParts:
     training_loss: Loss
     mix: Module | None
     multiple: int = 1  # of examples that the network takes, because processes share them
+    memory: int | str | None = None  # limit of a training step
 
     def inputs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The network's inputs and the targets of a batch, in training."""
@@ -66,7 +67,7 @@ class Steps:
         self.parts, self.optimizer, self.model, self.prepare = parts, optimizer, parts.model, parts.prepare
         self.meters, self.checks = parts.meters, parts.checks
         self.first_bad = asarray(-1, dtype=int64).realize()  # the step whose loss was the first to be nan or infinite
-        self.train: Jit[Any] = jit(self._train, precision=parts.precision)
+        self.train: Jit[Any] = jit(self._train, precision=parts.precision, memory=parts.memory)
         self._check_program = jit(self._check, precision=parts.precision)
         self._statistics: list[Tensor] = []  # of the batches of this step so far
         self._apply: Jit[Any] | None = None

@@ -52,7 +52,8 @@ def compiled(
     """
     LOWERINGS.check(graph, options.device)
     target = Backend(
-        partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options)
+        partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options),
+        memory=options.memory or None,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 

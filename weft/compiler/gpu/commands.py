@@ -164,10 +164,11 @@ class CompiledCommands:
     arena: int
     kept: int
     statuses: int  # launches that can meet an error
+    recomputed: int = 0  # bytes that are computed twice
 
     def to_bytes(self) -> bytes:
         head = {
-            "commands": _plain(self.commands), "arena": self.arena, "kept": self.kept, "statuses": self.statuses,
+            "commands": _plain(self.commands), "arena": self.arena, "kept": self.kept, "statuses": self.statuses, "recomputed": self.recomputed,
             "kernels": [{"symbol": k.symbol, "warps": k.warps, "shared": k.shared, "size": len(k.code)} for k in self.kernels],
         }  # fmt: skip
         return json.dumps(head).encode() + b"\n" + b"".join(k.code for k in self.kernels)
@@ -180,7 +181,8 @@ class CompiledCommands:
             code = codes[begin : begin + known["size"]]
             kernels.append(Binary(code, known["symbol"], known["warps"], known["shared"]))
             begin += known["size"]
-        return cls(_commands(head["commands"]), tuple(kernels), head["arena"], head["kept"], head["statuses"])
+        sizes = head["arena"], head["kept"], head["statuses"], head["recomputed"]
+        return cls(_commands(head["commands"]), tuple(kernels), *sizes)
 
 
 # --- as text --------------------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels r
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a launch of their own to be freed early
+FLOPS_PER_BYTE = 150.0  # of products of 16-bit floats, in the time in which memory moves a byte
 LOOP_PARAMS = ("carried", "sequences", "length", "reverse", "history")  # of control flow, as `ControlFlow` has them
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
@@ -101,8 +102,15 @@ def gpu_program(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
+        memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph,
     )  # fmt: skip
     return build(graph, updates, target, constants)
+
+
+def _is_by_graph(kernel: Kernel, plan: Plan | None) -> bool:
+    """Whether our own code writes the results of a kernel: libraries round less often than the graph says."""
+    phases = () if plan is None else plan.phases
+    return not any(p.symbol == "library" and "epilogue" in p.arguments for p in phases)
 
 
 def _scratch(kernel: Kernel) -> int:
@@ -146,7 +154,8 @@ def compiled_commands(program: KernelProgram, compiler: Compiler) -> CompiledCom
 
     done = written.with_kernels(numbered)
     failing = sum(1 for launch in done.launches if launch.status)
-    return CompiledCommands(done, tuple(compiler(list(numbers))), program.memory.arena, program.memory.kept, failing)
+    memory, kernels = program.memory, tuple(compiler(list(numbers)))
+    return CompiledCommands(done, kernels, memory.arena, memory.kept, failing, memory.recomputed)
 
 
 def error_sites(program: KernelProgram) -> list[tuple[Site, ...]]:

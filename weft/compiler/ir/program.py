@@ -52,6 +52,7 @@ class KernelProgram:
     plans: dict[Kernel, Plan]
     bodies: dict[Kernel, tuple[KernelProgram, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
+    recomputed: frozenset[Kernel] = frozenset()  # kernels that compute something again, so that it need not be kept
 
     @property
     def frame_size(self) -> int:

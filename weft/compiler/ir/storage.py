@@ -80,3 +80,4 @@ class MemoryPlan:
     arena: int  # bytes
     kept: int  # bytes
     needed: int  # the most that is alive at one time: a lower bound for every plan
+    recomputed: int = 0  # bytes that are computed again instead of being kept

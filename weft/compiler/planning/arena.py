@@ -2,15 +2,16 @@
 
 There are two strategies: in order of birth, each in the smallest free block that fits (best fit); or the largest first, each at the
 lowest free offset. The second mostly needs less memory, but reuses memory sooner after its last use, so kernels that were
-independent need a barrier between them. It is used only if it saves enough.
+independent need a barrier between them. It is used only if it saves enough, or if a buffer is alive several times: a value that is
+computed again has the same offset each time, and other buffers take its place in between.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -27,10 +28,24 @@ class Interval:
     nbytes: int
     begin: int
     end: int
+    earlier: list[tuple[int, int]] = field(default_factory=list)  # times before, if it is alive several times
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """All times at which it is alive."""
+        return [*self.earlier, (self.begin, self.end)]
+
+    def revive(self, begin: int, end: int) -> None:
+        """Let it be alive once more, later."""
+        self.earlier.append((self.begin, self.end))
+        self.begin, self.end = begin, end
 
 
 def place(buffers: Sequence[Interval]) -> tuple[list[int], int]:
     """The offsets of buffers, given in order of birth, and the bytes of the whole arena."""
+    if any(buffer.earlier for buffer in buffers):
+        found = [_in_order(buffers, sorted(range(len(buffers)), key=key)) for key in _orders(buffers)]
+        return min(((offsets, _size(buffers, offsets)) for offsets in found), key=lambda one: one[1])
     best_fit, largest_first = _best_fit(buffers), _largest_first(buffers)
     sizes = _size(buffers, best_fit), _size(buffers, largest_first)
     return (largest_first, sizes[1]) if sizes[1] <= _WORTH * sizes[0] else (best_fit, sizes[0])
@@ -38,11 +53,18 @@ def place(buffers: Sequence[Interval]) -> tuple[list[int], int]:
 
 def most(buffers: Sequence[Interval]) -> int:
     """The most bytes that are alive at one time: a lower bound for every plan."""
+    return max((alive for _, alive in live_bytes(buffers)), default=0)
+
+
+def live_bytes(buffers: Sequence[Interval]) -> list[tuple[int, int]]:
+    """The time steps at which the bytes that are alive change, in order, and those bytes."""
     changes: dict[int, int] = defaultdict(int)
     for buffer in buffers:
-        changes[buffer.begin] += buffer.nbytes
-        changes[buffer.end + 1] -= buffer.nbytes
-    return max(accumulate((changes[step] for step in sorted(changes)), initial=0))
+        for begin, end in buffer.spans:
+            changes[begin] += buffer.nbytes
+            changes[end + 1] -= buffer.nbytes
+    steps = sorted(changes)
+    return list(zip(steps, accumulate(changes[step] for step in steps), strict=True))
 
 
 def _rounded(nbytes: int) -> int:
@@ -54,14 +76,36 @@ def _size(buffers: Sequence[Interval], offsets: Sequence[int]) -> int:
 
 
 def _largest_first(buffers: Sequence[Interval]) -> list[int]:
-    order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].begin))
-    begins, ends, starts, stops = (np.zeros(len(buffers), np.int64) for _ in range(4))  # of those that are placed
-    found = [0] * len(buffers)
-    for count, i in enumerate(order):
+    return _in_order(buffers, sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].begin)))
+
+
+def _orders(buffers: Sequence[Interval]) -> list[Callable[[int], object]]:
+    """Orders in which buffers that are alive several times are placed: which one leaves the fewest gaps differs from program to program."""
+    first = [buffer.spans[0][0] for buffer in buffers]
+    alive = [sum(end - begin + 1 for begin, end in buffer.spans) for buffer in buffers]
+    size = [buffer.nbytes for buffer in buffers]
+    return [
+        lambda i: (-size[i], first[i]),
+        lambda i: (-len(buffers[i].earlier), -size[i], first[i]),
+        lambda i: (-size[i] * alive[i], first[i]),
+        lambda i: (-alive[i], -size[i], first[i]),
+    ]
+
+
+def _in_order(buffers: Sequence[Interval], order: Sequence[int]) -> list[int]:
+    """Each at the lowest offset that is free, in an order."""
+    spans = sum(1 + len(buffer.earlier) for buffer in buffers)
+    begins, ends, starts, stops = (np.zeros(spans, np.int64) for _ in range(4))  # of those that are placed
+    found, count = [0] * len(buffers), 0
+    for i in order:
         buffer, wanted = buffers[i], _rounded(buffers[i].nbytes)
-        beside = (begins[:count] <= buffer.end) & (ends[:count] >= buffer.begin)
+        beside = np.zeros(count, bool)
+        for begin, end in buffer.spans:
+            beside |= (begins[:count] <= end) & (ends[:count] >= begin)
         found[i] = _lowest(starts[:count][beside], stops[:count][beside], wanted)
-        begins[count], ends[count], starts[count], stops[count] = buffer.begin, buffer.end, found[i], found[i] + wanted
+        for begin, end in buffer.spans:
+            begins[count], ends[count], starts[count], stops[count] = begin, end, found[i], found[i] + wanted
+            count += 1
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ...dtypes import DType
@@ -20,13 +21,21 @@ from ..passes.slice_updates import spread_updates, updated_carries
 from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
 from .in_place import shared_places
-from .memory import plan
-from .overlap import in_flight, is_collective
+from .memory_limit import Layout, check, outside_bytes, within
+from .overlap import is_collective
+from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
+
+
+EAGER_ARENA = 1.1  # relative to the usual order's: the arena of an order in which more can be dropped
 
 
 def _no_scratch(kernel: Kernel) -> int:
     return 0
+
+
+def _always(kernel: Kernel, plan: Plan | None) -> bool:
+    return True
 
 
 def _no_survey(kernels: Sequence[Kernel]) -> None:
@@ -51,6 +60,11 @@ class Backend:
     gathers: bool = False  # kernels that read state alone come first: small neighbouring kernels share a launch
     early_free_bytes: int = 1 << 16  # a kernel that frees so much is scheduled eagerly, at the price of more launches
     overlaps: bool = False  # collectives run beside other kernels
+    memory: int | None = None  # bytes that a program may take: values that do not fit are computed again
+    flops_per_byte: float = 10.0  # operations of a product in the time that it takes to move a byte
+    by_graph: Callable[[Kernel, Plan | None], bool] = (
+        _always  # whether the results of a kernel are, bit for bit, what loops compute from the same operands
+    )
 
 
 @uncollected
@@ -62,12 +76,28 @@ def build(
     `updates`: output number -> number of the input that it replaces in place. `constants`: inputs that are loop-invariant, if the
     program is the body of a loop.
     """
+    if target.memory is None:
+        return _build(graph, updates, target, constants)
+    outside = outside_bytes(graph, updates)
+    program = _build(graph, updates, target, constants, max(0, target.memory - outside))
+    check(target.memory, outside, program.memory)
+    return program
+
+
+def _build(
+    graph: Graph, updates: Mapping[int, int], target: Backend, constants: frozenset[int], limit: int | None = None
+) -> KernelProgram:
+    """The same. `limit`: the bytes of the arena and of what is kept, or as few as possible if it needs more."""
     graph = target.passes(spread_updates(graph, updates))
     graph, fused = _fused(graph, target)
     replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
     invariant, unchanging = _invariant(fused.kernels, {graph.inputs[i] for i in constants})
     prepared = {n for k in invariant for n in k.outputs}
-    order = schedule(fused, replaced, target.gathers, target.early_free_bytes, prepared, target.overlaps)
+
+    def scheduled(early_free_bytes: int) -> KernelSchedule:
+        return schedule(fused, replaced, target.gathers, early_free_bytes, prepared, target.overlaps)
+
+    order = scheduled(target.early_free_bytes)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
     fixed, copies = _fixed(graph, order, updates, prepared)
     written_over = shared_places(order.written_over, fixed)
@@ -78,13 +108,28 @@ def build(
         k: target.planner(k, target.threads, unchanging, _only_for_epilogue(k) and k.anchor not in shares)
         for k in anchored
     }
-    scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
-    scratch |= {k: target.scratch_of(k) for k in order.kernels if k.anchor is None}
     packed = {k: p.packed for k, p in plans.items()}
     copied = {written_over.get(graph.outputs[n], graph.outputs[n]) for n in copies}
     hidden = {k for k, p in plans.items() if p.hidden}
-    flights = in_flight(order.kernels, order.beside)
-    memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden, flights)
+
+    @cache
+    def scratch(kernel: Kernel) -> int:
+        if kernel in bodies:
+            return control_scratch(kernel, bodies[kernel])
+        return plans[kernel].workspace if kernel in plans else target.scratch_of(kernel)
+
+    layout = Layout(fixed, shares, scratch, packed, invariant, copied, hidden, order.beside)
+    found = Occurrences.once(order.kernels)
+    memory = layout.plan(found)
+    if limit is not None and memory.arena + memory.kept > limit:
+        eager = scheduled(0)  # what needs no new memory runs at once; what is computed in place is the same
+        if layout.plan(Occurrences.once(eager.kernels)).arena <= EAGER_ARENA * memory.arena:
+            order = eager
+        found = within(order, layout, limit - memory.kept, plans, bodies, target.flops_per_byte, target.by_graph)
+        memory, order = layout.plan(found), replace(order, kernels=found.kernels)
+        memory = replace(memory, recomputed=sum(nbytes(node) for k in found.recomputed for node in k.outputs))
+        plans |= {k: plans[original] for k, original in found.again.items() if original in plans}
+        bodies |= {k: bodies[original] for k, original in found.again.items() if original in bodies}
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
         call.beside = call.kernel in order.beside
@@ -94,7 +139,7 @@ def build(
     memory, last = _copies(graph, memory, copies, updates)
     calls += last
     _set_barriers(calls)
-    return KernelProgram(graph, fused, calls, memory, plans, bodies, dict(updates))
+    return KernelProgram(graph, fused, calls, memory, plans, bodies, dict(updates), found.recomputed)
 
 
 def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
@@ -168,7 +213,7 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[KernelProgram, ...]:
     varying = sum(node.get_params(*(p for p in ("carried", "sequences") if p in node.op.params)))
     invariant = frozenset(range(varying, len(node.inputs))) if is_loop else frozenset()
     in_place = {i: i for i in updated_carries(node)}
-    return tuple(build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
+    return tuple(_build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram]) -> int:

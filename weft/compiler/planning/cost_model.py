@@ -8,7 +8,7 @@ first run makes, such as packing weights, cost nothing: what they leave behind i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,6 +16,7 @@ from ...graph.node import Node
 from ..ir.index import IndexExpr, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step
+from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram, operand_names, result_nodes
 from ..ir.storage import KEPT, Ranges, nbytes
 from .fuse import cost
@@ -96,6 +97,20 @@ def work(program: KernelProgram, call: Call) -> KernelCost:
     if call.kind == "plan":
         return _plan(program, call)
     return _loops(program, call.kernel)
+
+
+def kernel_cost(kernel: Kernel, plan: Plan | None, bodies: Sequence[KernelProgram] = ()) -> KernelCost:
+    """The work of a whole kernel before its memory is planned: all phases of its plan, or all steps of its bodies."""
+    anchor, written = kernel.anchor, sum(map(nbytes, kernel.outputs))
+    loops = KernelCost(_loop_flops(kernel), sum(_loaded(kernel).values()), written)
+    if anchor is None:
+        return loops
+    read = sum(_viewed(operand) for operand in zip(kernel.views, anchor.inputs, strict=True))
+    if plan is not None:
+        flops = anchor.op.flops(anchor) if anchor.op.flops is not None else plan.flops
+    else:
+        flops = _rounds(anchor) * _body_flops(anchor, bodies)
+    return loops + KernelCost(flops, read, 0)
 
 
 def persistent_bytes(program: KernelProgram) -> int:
@@ -229,19 +244,23 @@ def _is_main(program: KernelProgram, call: Call) -> bool:
 def _control(program: KernelProgram, kernel: Kernel) -> KernelCost:
     """All steps of a scan; the more expensive branch of a cond; one iteration of a while loop, since their number is not known."""
     assert kernel.anchor is not None
-    bodies = [_total(body) for body in program.bodies[kernel]]
-    if kernel.anchor.op.name == "cond":
-        inner = max(bodies, key=lambda w: w.flops)
-    else:
-        inner = sum(bodies, KernelCost())
-    rounds = kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1
+    flops = _rounds(kernel.anchor) * _body_flops(kernel.anchor, program.bodies[kernel])
     operands = [
         (view.base, _viewed((view, node))) for view, node in zip(kernel.views, kernel.anchor.inputs, strict=True)
     ]
     persistent = sum(_persistent(program, {node: size}) for node, size in operands)
     # Values that bodies pass to each other mostly stay in the cache: only inputs and results count as memory traffic.
     outside, results = sum(size for _, size in operands), sum(map(nbytes, kernel.outputs))
-    return KernelCost(rounds * inner.flops, outside, results, persistent)
+    return KernelCost(flops, outside, results, persistent)
+
+
+def _rounds(anchor: Node) -> int:
+    return anchor.param("length") if anchor.op.name == "scan" else 1
+
+
+def _body_flops(anchor: Node, bodies: Sequence[KernelProgram]) -> int:
+    each = [_total(body).flops for body in bodies]
+    return max(each) if anchor.op.name == "cond" else sum(each)
 
 
 def starts(program: KernelProgram, call: Call) -> int:
@@ -267,4 +286,4 @@ def _total(program: KernelProgram) -> KernelCost:
     return sum((work(program, call) for call in program.calls), KernelCost())
 
 
-__all__ = ["KernelCost", "persistent_bytes", "side_phase", "starts", "step_cost", "times", "work"]
+__all__ = ["KernelCost", "kernel_cost", "persistent_bytes", "side_phase", "starts", "step_cost", "times", "work"]

@@ -21,6 +21,10 @@ MOST_OPS = 4  # that a name lists
 
 def name(program: KernelProgram, call: Call) -> str:
     """The name of a call: what it computes."""
+    return _name(program, call) + (" (again)" if call.kernel in program.recomputed else "")
+
+
+def _name(program: KernelProgram, call: Call) -> str:
     kernel = call.kernel
     if call.kind == "copy":
         into_state = FRAME_RESERVED <= call.writes[0].base < FRAME_RESERVED + len(program.graph.inputs)
@@ -247,30 +251,37 @@ class Life:
 
 def lives(program: KernelProgram) -> list[Life]:
     """The values that share the arena, the largest first."""
-    kernels = program.kernels
-    last = {node: i for i, k in enumerate(kernels) for node in k.reads}
     found = [
-        Life(str(node.type), nbytes(node), i, max(i, last.get(node, i)))
-        for i, k in enumerate(kernels)
-        for node in k.outputs
+        Life(str(node.type), nbytes(node), i, last)
+        for (i, node), last in last_reads(program.kernels).items()
         if program.memory.slots[node].base == ARENA
     ]
     return sorted(found, key=lambda life: -life.nbytes)
 
 
+def last_reads(kernels: Sequence[Kernel]) -> dict[tuple[int, Node], int]:
+    """For each kernel, by number, and each of its results the number of the last kernel that reads it, before it is computed again."""
+    found: dict[tuple[int, Node], int] = {}
+    last: dict[Node, int] = {}
+    for i, kernel in reversed(list(enumerate(kernels))):
+        found |= {(i, node): last.pop(node, i) for node in kernel.outputs}
+        last |= {node: i for node in kernel.reads if node not in last}
+    return found
+
+
 def live_bytes(program: KernelProgram) -> dict[Kernel, int]:
     """The bytes of the arena that are in use while each kernel runs. A value that is written over another one counts in its place."""
     kernels, slots = program.kernels, program.memory.slots
-    last = {node: i for i, kernel in enumerate(kernels) for node in kernel.reads}
+    last = last_reads(kernels)
     change = [0] * (len(kernels) + 1)
     for i, kernel in enumerate(kernels):
         for node in kernel.outputs:
             if slots[node].base == ARENA:
-                end = max(i, last.get(node, i))
+                end = last[i, node]
                 is_replaced = end > i and any(slots[other] == slots[node] for other in kernels[end].outputs)
                 change[i] += nbytes(node)
                 change[end if is_replaced else end + 1] -= nbytes(node)
     return dict(zip(kernels, accumulate(change), strict=False))
 
 
-__all__ = ["Life", "live_bytes", "lives", "name", "reasons", "scopes", "sources", "updated"]
+__all__ = ["Life", "last_reads", "live_bytes", "lives", "name", "reasons", "scopes", "sources", "updated"]

@@ -2,7 +2,8 @@
 
 Inputs, results and state have their own memory, passed with every call. All other values share one arena: a value is alive from
 the kernel that writes it to the last one that reads it, and its memory is reused afterwards. An elementwise kernel may
-overwrite an input that it is the last to read.
+overwrite an input that it is the last to read. A value that is computed again (see rematerialize.py) has the same place each time, and
+is not alive in between.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ def plan(
     outlive: Collection[Node] = (),
     streamed: Collection[Kernel] = (),
     in_flight: Mapping[Kernel, int] | None = None,
+    again: Mapping[Kernel, Kernel] | None = None,
 ) -> MemoryPlan:
     """Memory for all nodes that the kernels write. `fixed`: those that have it already. `shares`: those that use another's.
 
     The results of `persistent` kernels, and `packed` operands, are kept from run to run. `outlive`: nodes that are read once more
     at the end. `streamed`: kernels whose anchor's own result is never in memory as a whole, only in their scratch or in registers.
     `in_flight`: kernels that run beside others, and the number of the first one that waits for them: until then they use their memory.
+    `again`: kernels that repeat an earlier one, which use the same scratch memory.
     """
-    flights = in_flight or {}
-    birth, death = _lifetimes(kernels, shares, streamed, flights)
     slots: dict[Node, Slot] = dict(fixed)
     kept = Arena()
 
@@ -46,37 +47,66 @@ def plan(
         if kernel in persistent:
             slots |= {n: keep(nbytes(n)) for n in kernel.outputs if n not in slots}
     prepared = {k: keep(size) for k, size in packed.items() if size}
-    dying: dict[int, list[Node]] = defaultdict(list)
-    for node, last in death.items():
-        dying[len(kernels) if node in outlive else last].append(node)
-    born: dict[int, list[Node]] = defaultdict(list)
-    for node, first in birth.items():
-        born[first].append(node)
-    buffers = _Lifetimes(slots, shares, len(kernels))
-    for i, kernel in enumerate(kernels):
-        buffers.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0), flights.get(kernel, i))
+    buffers = lifetimes(kernels, slots, shares, scratch, outlive, streamed, in_flight, again)
     offsets, size = place(buffers.all)
     placed = {r: Slot(ARENA, offset, r.nbytes) for r, offset in zip(buffers.all, offsets, strict=True)}
     slots |= {node: placed[buffer] for node, buffer in buffers.of.items()}
     spaces = {kernel: placed[buffer] for kernel, buffer in buffers.scratch.items()}
-    for new in sorted((n for n in shares if n in birth and n not in slots), key=birth.__getitem__):
+    for new in sorted((n for n in shares if n in buffers.first and n not in slots), key=buffers.first.__getitem__):
         slots[new] = slots[shares[new]]
     slots |= {k.anchor: spaces.get(k, NOWHERE) for k in streamed if k.anchor is not None}
     return MemoryPlan(slots, spaces, prepared, size, kept.size, kept.size + most(buffers.all))
 
 
-class _Lifetimes:
+def lifetimes(
+    kernels: Sequence[Kernel],
+    slots: Collection[Node],
+    shares: Mapping[Node, Node],
+    scratch: Mapping[Kernel, int],
+    outlive: Collection[Node] = (),
+    streamed: Collection[Kernel] = (),
+    in_flight: Mapping[Kernel, int] | None = None,
+    again: Mapping[Kernel, Kernel] | None = None,
+) -> Buffers:
+    """The buffers that the arena must hold; see `plan`. `slots`: nodes that have memory elsewhere."""
+    flights = in_flight or {}
+    spans = _spans(kernels, shares, streamed, flights)
+    born: dict[int, list[Node]] = defaultdict(list)
+    dying: dict[int, list[Node]] = defaultdict(list)
+    for node, alive in spans.items():
+        if node in outlive:
+            alive[-1][1] = len(kernels)
+        for begin, end in alive:
+            born[begin].append(node)
+            dying[end].append(node)
+    buffers = Buffers(slots, shares, {node: alive[-1][1] for node, alive in spans.items()}, len(kernels))
+    buffers.first = {node: alive[0][0] for node, alive in spans.items()}
+    for i, kernel in enumerate(kernels):
+        buffers.step(i, kernel, born[i], dying[i])
+        if scratch.get(kernel):
+            buffers.add_scratch(kernel, (again or {}).get(kernel), scratch[kernel], i, flights.get(kernel, i))
+    return buffers
+
+
+class Buffers:
     """The buffers of the arena, and the nodes that use them."""
 
-    def __init__(self, slots: Mapping[Node, Slot], shares: Mapping[Node, Node], steps: int) -> None:
+    def __init__(
+        self, slots: Collection[Node], shares: Mapping[Node, Node], last: Mapping[Node, int], steps: int
+    ) -> None:
         self.slots, self.shares, self.steps = slots, shares, steps  # nodes that have memory already, or use another's
+        self.last = last  # the time from which a node is not alive any more, not even again
+        self.first: dict[Node, int] = {}  # the time at which each node is first written
         self.of: dict[Node, Interval] = {}
         self.scratch: dict[Kernel, Interval] = {}
         self.all: list[Interval] = []
 
-    def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int, end: int) -> None:
-        reusable = _overwritable(kernel, [n for n in dying if n in self.of])
+    def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node]) -> None:
+        reusable = _overwritable(kernel, [n for n in dying if n in self.of and self.last[n] == i])
         for node in (n for n in born if n not in self.slots and n not in self.shares):
+            if node in self.of:
+                self.of[node].revive(i, self.steps)
+                continue
             place = _position(kernel, node) if reusable else None
             old = next((o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == place), None)
             if old is not None:
@@ -85,38 +115,52 @@ class _Lifetimes:
                 self.of[node] = self.of[old]
             else:
                 self.of[node] = self._new(nbytes(node), i, self.steps)
-        if scratch:
-            self.scratch[kernel] = self._new(scratch, i, end)
         for node in dying:
             if node in self.of:
                 self.of[node].end = i
+
+    def add_scratch(self, kernel: Kernel, original: Kernel | None, size: int, begin: int, end: int) -> None:
+        """Let a kernel have scratch memory; one that repeats another uses that of the original."""
+        if original is None:
+            self.scratch[kernel] = self._new(size, begin, end)
+        else:
+            self.scratch[kernel] = self.scratch[original]
+            self.scratch[kernel].revive(begin, end)
 
     def _new(self, size: int, begin: int, end: int) -> Interval:
         self.all.append(Interval(size, begin, end))
         return self.all[-1]
 
 
-def _lifetimes(
+def _spans(
     kernels: Sequence[Kernel],
     shares: Mapping[Node, Node],
     streamed: Collection[Kernel],
     in_flight: Mapping[Kernel, int],
-) -> tuple[dict[Node, int], dict[Node, int]]:
-    """When each node is written, and when it is read for the last time; shared memory is alive for both."""
-    birth: dict[Node, int] = {}
-    death: dict[Node, int] = {}
+) -> dict[Node, list[list[int]]]:
+    """When each node is alive: from a kernel that writes it to the last one that reads it before it is written again.
+
+    Shared memory is alive for both nodes.
+    """
+    found: dict[Node, list[list[int]]] = {}
     for i, kernel in enumerate(kernels):
-        own = kernel.anchor is not None and not kernel.anchor.outputs and kernel not in streamed
-        written = [*kernel.outputs, *([kernel.anchor] if own and kernel.anchor is not None else [])]
-        for node in written:
-            birth.setdefault(node, i)
-            death[node] = max(death.get(node, i), in_flight.get(kernel, i))
+        end = in_flight.get(kernel, i)
         for node in kernel.reads:
-            death[node] = max(death.get(node, i), in_flight.get(kernel, i))
+            if node in found:
+                found[node][-1][1] = max(found[node][-1][1], end)
+        own = kernel.anchor is not None and not kernel.anchor.outputs and kernel not in streamed
+        for node in [*kernel.outputs, *([kernel.anchor] if own and kernel.anchor is not None else [])]:
+            spans = found.setdefault(node, [])
+            if spans and i <= spans[-1][1]:
+                spans[-1][1] = max(spans[-1][1], end)
+            else:
+                spans.append([i, end])
     for new, old in shares.items():
-        if new in death:
-            death[old] = max(death.get(old, 0), death[new])
-    return birth, death
+        for begin, end in found.get(new, ()):
+            together = [span for span in found.get(old, ()) if span[0] <= begin]
+            if together:
+                together[-1][1] = max(together[-1][1], end)
+    return found
 
 
 def _overwritable(kernel: Kernel, candidates: list[Node]) -> dict[Node, object]:

@@ -24,6 +24,8 @@ from ..ir.storage import nbytes
 from .in_place import chain, overwrites
 from .overlap import communicates, due_levels, gates, is_collective, kernels_beside
 
+SMALL_RESULTS = 256  # bytes that are worth nothing as memory
+
 
 @dataclass(frozen=True)
 class KernelSchedule:
@@ -93,7 +95,7 @@ def schedule(
     awaited = {k for waiting in after.values() for k in waiting}
     # Kernels that none depends on come last, side by side: the updates of an optimizer need no barrier between them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
-    in_order = _ordered(fused.kernels, after, position)
+    in_order = _small_first(_ordered(fused.kernels, after, position), after)
     beside = kernels_beside(in_order, after, results) if overlaps else frozenset()
     levels = due_levels(in_order, after, beside) if overlaps else _collective_levels(in_order, after)
     held = gates(in_order, after, beside, last) if overlaps else {}
@@ -221,6 +223,16 @@ def _ordered(
             else:
                 stack += sorted(waiting, key=position.__getitem__, reverse=True)
     return tuple(order)
+
+
+def _small_first(order: Sequence[Kernel], after: Mapping[Kernel, set[Kernel]]) -> tuple[Kernel, ...]:
+    """The order with kernels that wait for nothing and write a few numbers first, such as the step count of an optimizer and what follows
+    from it: the updates of all weights wait for them, and so do the gradients and activations that these read."""
+
+    def is_small(kernel: Kernel) -> bool:
+        return kernel.anchor is None and not after[kernel] and sum(map(nbytes, kernel.outputs)) <= SMALL_RESULTS
+
+    return tuple(sorted(order, key=lambda kernel: not is_small(kernel)))
 
 
 def _freeing_early(
