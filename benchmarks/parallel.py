@@ -149,7 +149,7 @@ def _cells(row: dict[str, float]) -> str:
 
 
 def measure_reduce(engines: Engines, found: dict[str, Any], deadline: float) -> None:
-    """Print the time of an all-reduce of each size: weft's as the call of a compiled function and inside of one, and those of peers."""
+    """Print the time of an all-reduce of each size: of an array (weft, torch, MPI), and inside of a compiled function."""
     names = ["weft", "inside", *engines.peers]
     print(f"\n{'bytes':<12}{'ranks':>6}" + "".join(f"{k + ' us':>12}" for k in names), flush=True)
     for size in SIZES:
