@@ -32,8 +32,8 @@ from parallel_cases import BATCH, NETWORKS, SIZES, cores_in_order
 from weft import parallel
 
 TURN_SECONDS = 0.2  # of steps
-ROW_SECONDS = 4.0  # of turns
-TURNS = 3  # at least
+ROW_SECONDS = 3.0  # of turns
+TURNS = 5  # at least
 REDUCE_SECONDS = 0.05  # of all-reduces in a turn
 STEP_KINDS = ("alone", "together", "apart")
 BEGUN = time.monotonic()
@@ -149,7 +149,7 @@ def _cells(row: dict[str, float]) -> str:
 
 
 def measure_reduce(engines: Engines, found: dict[str, Any], deadline: float) -> None:
-    """Print the time of an all-reduce of each size: weft's as the call of a compiled function and inside of one, and those of peers."""
+    """Print the time of an all-reduce of each size: of an array (weft, torch, MPI), and inside of a compiled function."""
     names = ["weft", "inside", *engines.peers]
     print(f"\n{'bytes':<12}{'ranks':>6}" + "".join(f"{k + ' us':>12}" for k in names), flush=True)
     for size in SIZES:
@@ -158,7 +158,7 @@ def measure_reduce(engines: Engines, found: dict[str, Any], deadline: float) -> 
         kinds = [k for k in names if k != "inside" or size <= 1 << 22]
         first = {k: engines.reduce(k, size, 2) for k in kinds}
         counts = {k: max(1, min(300, int(REDUCE_SECONDS / t))) for k, t in first.items()}
-        turns = [{k: engines.reduce(k, size, counts[k]) for k in kinds} for _ in range(2 if size > 1 << 26 else 5)]
+        turns = [{k: engines.reduce(k, size, counts[k]) for k in kinds} for _ in range(2 if size > 1 << 26 else 4)]
         row = {k: median(turn[k] for turn in turns) for k in kinds}
         found.setdefault(str(engines.n), {})[size] = row
         print(f"{size:<12}{engines.n:>6}" + "".join(f"{1e6 * row[k]:12.1f}" if k in row else f"{'-':>12}" for k in names), flush=True)  # fmt: skip

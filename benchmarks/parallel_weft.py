@@ -85,20 +85,27 @@ class Characters(nn.Module):
 
 
 def reduce(size: int, count: int, inside: bool) -> list[float]:
-    """The times of all-reduces of so many bytes: each the call of a compiled function, or one of several inside of a compiled function."""
-    call, x = _reduction(size, CHAIN if inside else 1)
+    """The times of all-reduces of so many bytes in place: of an array of the caller, or one of several inside of a compiled function."""
+    call = _compiled_reductions(size) if inside else _array_reduction(size)
     parallel.barrier("data")
-    return [t / (CHAIN if inside else 1) for t in times_of(lambda: call(x), count)]
+    return [t / (CHAIN if inside else 1) for t in times_of(call, count)]
 
 
 @cache
-def _reduction(size: int, chain: int) -> tuple[Any, Any]:
-    def several(x: Any) -> Any:
-        for _ in range(chain):
-            x = parallel.all_reduce(x, "data")
-        return x
+def _array_reduction(size: int) -> Any:
+    call = parallel.ArrayReduction(np.zeros(size // 4, np.float32), "data")
+    call()
+    return call
 
-    call, x = weft.jit(several), weft.asarray(np.zeros(size // 4, np.float32)).realize()
-    for _ in range(2):
-        call(x)
-    return call, x
+
+@cache
+def _compiled_reductions(size: int) -> Any:
+    x = weft.parameter(np.zeros(size // 4, np.float32))
+
+    @weft.jit
+    def several() -> None:
+        for _ in range(CHAIN):
+            x.assign(parallel.all_reduce(x, "data"))
+
+    several()
+    return several

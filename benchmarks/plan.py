@@ -132,12 +132,14 @@ def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
 
 
 def profiled(name: str, batch: int) -> tuple[StepWork, float]:
-    """A rank that is alone, in this process: its profile, and the time of a step at that moment."""
+    """A rank that is alone, in this process: its profile, and the time of a step before and after it."""
     with knobs.set(threads=1):
         mesh_of(1)
-        work = measured_work(lambda size: training_step(name, size, False), batch, REPEATS.get(name))
         prepare(1, name, batch)
-        alone = statistics.quantiles(step_times(1, False, 2 * REPEATS.get(name, 10)), n=4)[0]
+        count = max(4, int(0.3 / max(step_times(1, False, 3))))
+        before = step_times(1, False, count)
+        work = measured_work(lambda size: training_step(name, size, False), batch, REPEATS.get(name))
+        alone = statistics.quantiles(before + step_times(1, False, count), n=4)[0]
     note(f"profile of {name}: {duration(work.seconds(batch))} a step, measured {duration(alone)}")
     return work, alone
 

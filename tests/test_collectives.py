@@ -285,3 +285,34 @@ def test_collectives_outside_of_compiled_functions_need_no_equal_programs(shared
     """Code that recurs is compiled; what recurs in one process need not recur in another."""
     for found in shared_pools[2].run(different_histories, 2):
         assert found == [[2.0 * step] * 3 for step in range(len(found))]
+
+
+def reduced_arrays(size):
+    """Prepared all-reduces of arrays, called several times, with other collectives in between."""
+    rank = mesh_of(data=size).index("data")
+    sums, most = values(rank, (SLOT_BYTES // 4 + 3,), "float32"), values(rank, (2, 3), "int64")
+    add, highest = parallel.ArrayReduction(sums, "data"), parallel.ArrayReduction(most, "data", "max")
+    for _ in range(2):
+        assert add() is sums
+        parallel.barrier("data")
+        highest()
+    return sums, most
+
+
+def test_arrays_are_reduced_in_place_without_a_graph(pool):
+    size = len(pool.run(identity, 0))
+    parts = [values(rank, (SLOT_BYTES // 4 + 3,), "float32") for rank in range(size)]
+    for sums, most in pool.run(reduced_arrays, size):
+        np.testing.assert_array_equal(sums, size * tree(parts))
+        np.testing.assert_array_equal(most, np.max([values(rank, (2, 3), "int64") for rank in range(size)], axis=0))
+
+
+@pytest.mark.parametrize("array", [[1.0], np.ones((4, 3), np.float32).T, np.broadcast_to(np.float32(1), 3)])
+def test_arrays_that_cannot_be_reduced_in_place(array):
+    parallel.Mesh(data=1)
+    with pytest.raises(weft.errors.UserError, match="a contiguous NumPy array that can be written is required, got"):
+        parallel.ArrayReduction(array, "data")
+
+
+def identity(x):
+    return x

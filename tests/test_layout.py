@@ -10,10 +10,12 @@ import pytest
 import weft
 import weft.primitives as P
 from test_simplify import assert_same_values, graph, names
+from weft.compiler.passes.collective_layout import collective_layout
 from weft.compiler.passes.layout import layout
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.thresholds import thresholds
 from weft.graph import OPS, Graph, Type, make
+from weft.graph.node import ITEM
 from weft.tensor import wrap
 
 F = Callable[..., Any]
@@ -501,3 +503,27 @@ def test_the_gradient_of_the_image_has_its_own_channels() -> None:
     [data] = [n for n in found.nodes if n.op.name == "conv_data_last"]
     assert (data.shape[-1], data.inputs[0].shape[-1]) == (3, 2)
     assert_same_values(graph(f, x, w), found, tolerance=1e-5)
+
+
+def over_two(name: str, *xs: Any) -> Any:
+    """A collective of two processes, as a node: it need not run."""
+    params = ("data", (("data", 2),)) + (("sum", "summed") if name == "all_reduce" else ())
+    made = make(OPS[name], tuple(x.node for x in xs), params)
+    return [wrap(make(ITEM, (made,), (i,))) for i in range(len(xs))] if made.outputs else wrap(made)
+
+
+def test_sums_over_processes_take_the_layout_of_their_operands() -> None:
+    weft.parallel.all_reduce  # noqa: B018 - declares the ops
+    axes = (3, 2, 0, 1)
+
+    def permuted_before(x: Any, w: Any) -> Any:
+        several = over_two("all_reduce_bucket", P.permute(x, axes=axes), w)
+        return over_two("all_reduce", P.permute(x, axes=axes)) + several[0], several[1]
+
+    def permuted_behind(x: Any, w: Any) -> Any:
+        several = over_two("all_reduce_bucket", x, w)
+        return P.permute(over_two("all_reduce", x), axes=axes) + P.permute(several[0], axes=axes), several[1]
+
+    assert collective_layout(graph(permuted_before, IMAGE, FILTER)) == graph(permuted_behind, IMAGE, FILTER)
+    unchanged = graph(permuted_behind, IMAGE, FILTER)
+    assert collective_layout(unchanged) == unchanged

@@ -18,6 +18,7 @@ from weft.errors import RunError, UserError
 from weft.jobs.needs import needs_of
 from weft.jobs.parallel_training import with_ranks
 from weft.mesh.world import World, read_world
+from weft.ops.collective import all_reduce_many
 from weft.optim import sharing
 
 pytest.importorskip("triton")
@@ -85,14 +86,17 @@ def eager(size):
     rank = mesh_of(data=size).index("data")
     total = parallel.all_reduce(weft.ones(3) * (1 + rank), "data")
     several = [parallel.all_gather(weft.ones(2) * rank, "data").numpy().tolist() for _ in range(3)]
+    pair = all_reduce_many([weft.ones(2) * (1 + rank), weft.ones(1) * (2 + 2 * rank)], "data")
     parallel.barrier("data")
-    return total.tolist(), several[-1]
+    return total.tolist(), several[-1], [x.tolist() for x in pair]
 
 
 def test_collectives_run_when_they_are_called(shared_pools):
-    for (total, gathered), *_ in shared_pools[2].run(on_gpus_late, eager, 2):
+    for (total, gathered, pair), calls, _ in shared_pools[2].run(on_gpus_late, eager, 2):
         assert total == [3.0] * 3
         assert gathered == [[0.0, 0.0], [1.0, 1.0]]
+        assert pair == [[3.0, 3.0], [6.0]]
+        assert calls == ["all_reduce", "all_gather", "all_gather", "all_gather", "all_reduce+all_reduce", "all_reduce"]
 
 
 def two_axes():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,24 @@ def linked_symbol(symbol: str, engine: str) -> str:
 
 def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table: int) -> int | None:
     """Run a collective on one thread. None, or if it was given up the number of a peer that is in another one, or -1."""
+    call, status = prepared_call(phase, x, y, engine, table)
+    call()
+    return int(status[1]) if status[0] == FAILED else None
+
+
+def prepared_call(
+    phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table: int
+) -> tuple[Callable[[], None], ctypes.Array[ctypes.c_int64]]:
+    """A collective on one thread with its arguments converted, to be called often, and the status that it writes. Both arrays must outlive it."""
     status = (ctypes.c_int64 * (TABLE + 1))()
     status[TABLE] = table
     pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}
     known = {**pointers, "tid": 0, "threads": 1}
-    function = native_function(
-        linked_symbol(phase.symbol, engine), tuple(map(compiler.library.is_number, phase.arguments))
-    )
-    function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
-    return int(status[1]) if status[0] == FAILED else None
+    numbers = tuple(map(compiler.library.is_number, phase.arguments))
+    function = native_function(linked_symbol(phase.symbol, engine), numbers)
+    values = [a if isinstance(a, int) else known[a] for a in phase.arguments]
+    converted = [ctypes.c_int64(v) if is_number else ctypes.c_void_p(v) for v, is_number in zip(values, numbers, strict=True)]  # fmt: skip
+    return partial(function, *converted), status
 
 
 @cache

@@ -9,6 +9,7 @@ from ..ops.collective import broadcast as broadcast
 from ..ops.collective import reduce_scatter as reduce_scatter
 from ..ops.collective import replicate as replicate
 from ..ops.collective import shift as shift
+from .array_reduction import ArrayReduction as ArrayReduction
 from .launcher import launch as launch
 from .parameter_server import ParameterServer as ParameterServer
 from .pipeline import Pipeline as Pipeline

@@ -27,7 +27,11 @@ Structure = tuple[Any, ...]
 class CompilingDevice(Device):
     """See the head of this file."""
 
+    compiles_collectives = False  # when they are called outside of compiled functions; else they are interpreted
+
     def __init__(self) -> None:
+        # Programs of collectives are kept apart: all processes run the same ones, so what is forgotten is the same in all of them.
+        self._collectives: OrderedDict[Structure, Executable] = OrderedDict()
         self._seen: OrderedDict[Structure, int] = OrderedDict()
         self._compiled: OrderedDict[Structure, Executable] = OrderedDict()
         self._lock = threading.Lock()
@@ -47,37 +51,48 @@ class CompilingDevice(Device):
         for node in program.wanted:
             if prod(node.shape) > IMPOSSIBLE:
                 raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source)
-        found = structure(program)
+        collective = any(node.op.kind == "collective" and node.op.own_kernels for node in program.order)
+        found = structure(program) if not collective or self.compiles_collectives else None
         if found is not None:
             key, leaves = found
-            executable = self._executable((self.options_number(), *key), program, leaves)
+            executable = self._executable((self.options_number(), *key), program, leaves, collective)
             if executable is not None:
                 with STATE_LOCK:
                     return self._run(executable, leaves, program.wanted)
         with STATE_LOCK, recorded(EAGER, "interpret"):
             return self.interpret(program)
 
-    def _executable(self, key: Structure, program: NodeProgram, leaves: Sequence[Node]) -> Executable | None:
-        """The executable of a structure, compiled now if it has been seen often enough; None: interpret it."""
+    def _executable(
+        self, key: Structure, program: NodeProgram, leaves: Sequence[Node], collective: bool
+    ) -> Executable | None:
+        """The executable of a structure, compiled now if it has been seen often enough; None: interpret it.
+
+        Those of collectives are compiled when they are seen first: what one process computes often, another one may not.
+        """
+        kept = self._collectives if collective else self._compiled
         with self._lock:
-            made = self._compiled.get(key)
+            made = kept.get(key)
             if made is not None and not is_recording():
-                self._compiled.move_to_end(key)
+                kept.move_to_end(key)
                 return made
-            times = self._seen.pop(key, 0) + 1
-            self._seen[key] = times
-            if len(self._seen) > REMEMBERED:
-                self._seen.popitem(last=False)
-            if times < knobs.compile_after and not self.is_large(program):
+            if not collective and not self._is_due(key, program):
                 return None
             if not all(self.can_compile(node.op) for node in program.order):  # asked last: it imports the compiler
                 return None
             with recorded(f"compile {EAGER}", "compile"):
                 made = self.executable(close(leaves, program.wanted), {}, CompileOptions.numbered(key[0]), frozenset())
-            self._compiled[key] = made
-            if len(self._compiled) > REMEMBERED:
-                self._compiled.popitem(last=False)
+            kept[key] = made
+            if len(kept) > REMEMBERED:
+                kept.popitem(last=False)
             return made
+
+    def _is_due(self, key: Structure, program: NodeProgram) -> bool:
+        """Count a structure; whether it is compiled now."""
+        times = self._seen.pop(key, 0) + 1
+        self._seen[key] = times
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        return times >= knobs.compile_after or self.is_large(program)
 
     def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
         held = [executable.argument(i, leaf.value) for i, leaf in enumerate(leaves) if isinstance(leaf.value, Buffer)]
@@ -89,7 +104,6 @@ def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
     """The structure of a computation, independent of values: a key, and the leaves whose values it needs.
 
     None if it is not made of nodes that one program could compute; whether their ops can be compiled is for the device to say.
-    Collectives of several processes are computed by themselves: what one of them computes often, another one may not.
     """
     number: dict[Node, int] = {}
     leaves: list[Node] = []
@@ -107,7 +121,7 @@ def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
                 entry.append(i.type)
             entry.append(number[i])
         number[node] = len(number)
-        if node.op is DATA or (node.op.kind == "collective" and node.op.own_kernels):
+        if node.op is DATA:
             return None
         parts.append(tuple(entry))
     return (tuple(parts), tuple(number[w] for w in program.wanted)), leaves

@@ -10,6 +10,7 @@ from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...options import CompileOptions
+from .collective_layout import collective_layout
 from .collective_sums import Adds, collective_sums
 from .decompose import decompose
 from .fold import fold
@@ -64,16 +65,21 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         "row chunks": row_chunks,
         **({"merged products": merged_products} if wanted.merge_products else {}),
         **mixed,
-        "layout": partial(
-            layout,
-            pad_to_words=wanted.pad_to_words,
-            int8_kernels=wanted.int8_kernels,
-            float8_kernels=wanted.narrow_kernels,
-        ),
+        "layout": partial(_layout, wanted=wanted),
         **({"padded lines": padded_lines} if wanted.pad_to_words else {}),
         **({"copies": copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }
+
+
+def _layout(graph: Graph, wanted: PassOptions) -> Graph:
+    found = layout(
+        graph,
+        pad_to_words=wanted.pad_to_words,
+        int8_kernels=wanted.int8_kernels,
+        float8_kernels=wanted.narrow_kernels,
+    )
+    return collective_layout(found)
 
 
 def passes(graph: Graph, wanted: PassOptions, options: CompileOptions) -> dict[str, Graph]:

@@ -51,6 +51,7 @@ class CudaDevice(CompilingDevice):
 
     ignored_settings = frozenset({"threads", "winograd", "optimize"})  # of the CPU
     is_accelerator = True
+    compiles_collectives = True  # NCCL connects the GPUs, and not what connects the hosts
     conv_algorithms = GPU_ALGORITHMS
     measures_algorithms = True
     orders_constants = True  # the libraries read filters in no other order, and it costs one copy for many calls
@@ -82,8 +83,6 @@ class CudaDevice(CompilingDevice):
         return LOWERINGS.can_compile(op)
 
     def is_large(self, program: NodeProgram) -> bool:
-        if any(node.op.kind == "collective" and node.op.own_kernels for node in program.order):
-            return True  # all processes decide alike: NCCL connects their GPUs, and not what connects the hosts
         ends = {*program.wanted, *(i for n in program.order for i in dependencies(n) if i.value is not None)}
         return work(program.order) >= HUGE or sum(map(nbytes, ends)) >= FAR
 
