@@ -257,7 +257,7 @@ def test_borders_of_any_number(shape, filters, how, threads: int) -> None:
         )
 
 
-@pytest.mark.skipif(host().dot != "dotprod", reason="a CPU with sdot is required")
+@pytest.mark.skipif(host().dot not in ("dotprod", "avx512vnni"), reason="a CPU with dot products is required")
 def test_depthwise_convolutions_of_int8_are_dot_products() -> None:
     x, w = RNG.integers(-128, 128, (1, 32, 6, 6)).astype(np.int8), weft.asarray(np.ones((32, 1, 3, 3), np.int8))
     made: list[str] = []
