@@ -6,6 +6,9 @@ element of the result is one chain of fused multiply-adds over taps and input ch
 
 The same function computes implicit GEMM: with mode COPIED it first copies the patches of a tile next to each other, which pays for
 few channels; with mode PREPARED the records of all tiles were precomputed in the workspace.
+
+Products of integers that need an offset (see arithmetic.py) have the same one for all pixels, because every pixel has all taps: those in the padding are read from a
+row with the border. It is summed once for each block of a unit, and the sums of its tiles begin with it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..gemm.arithmetic import arithmetic
+from ..gemm.arithmetic import Arithmetic, arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
@@ -109,8 +112,10 @@ class _Direct:
     def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, kind: str) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes, self.element, self.kind = target.lanes(32), ELEMENTS[kind], kind
-        self.how = arithmetic(code, kind, target, self.lanes)
+        how = arithmetic(code, kind, target, self.lanes)
+        self.how, self.add_offset = Arithmetic(how.add_product, loaded=how.loaded), how.add_offset
         self.width = tile.columns(self.lanes)
+        self.offsets = numbers(code, self.width, F32)
 
     def write(self) -> None:
         code, a = self.code, self.a
@@ -161,6 +166,8 @@ class _Direct:
             panel = code.plus(a.panels, start, code.mul(code.plus(code.mul(group, self.all_blocks), b), panel_size))
             panel_at = code.at(a.packed, panel, F32)
             column = code.plus(a.column_begin, code.times(b, self.width))
+            if self.add_offset is not None:
+                self._sum_offsets(panel_at, code.mul(phase.taps, a.inputs))
             with code.loop(tile, last_tile) as t:
                 record = code.at(table, code.mul(code.sub(t, tile), a.record), I64)
                 valid = code.minimum(self.tile.rows, code.sub(phase.pixels, code.times(t, self.tile.rows)))
@@ -186,6 +193,27 @@ class _Direct:
                     code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
                 )
 
+    def _sum_offsets(self, panel: Value, length: Value) -> None:
+        """Write what the sums of each output channel begin with."""
+        code, add, kind = self.code, self.add_offset, vector(self.element, self.lanes)
+        assert add is not None
+
+        def advance(k: Value, sums: list[Value]) -> list[Value]:
+            places = [code.plus(code.times(k, self.width), v * self.lanes) for v in range(self.tile.vectors)]
+            return [add(code.read(panel, place, kind), total) for place, total in zip(places, sums, strict=True)]
+
+        none = zeros(self.tile, self.element, self.lanes)[0]
+        for v, total in enumerate(code.loop_carrying(0, length, none, advance)):
+            code.write(code.sub(none[0], total), self.offsets, v * self.lanes)
+
+    def _begin(self) -> list[Value]:
+        """The sums of a tile before the first product."""
+        if self.add_offset is None:
+            return flattened(zeros(self.tile, self.element, self.lanes))
+        kind = vector(self.element, self.lanes)
+        row = [self.code.read(self.offsets, v * self.lanes, kind) for v in range(self.tile.vectors)]
+        return row * self.tile.rows
+
     def _tile(self, record: Value, panel: Value, group: Value, column: Value, valid: Value) -> None:
         """One tile of the result: a sum over segments."""
         code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
@@ -203,8 +231,7 @@ class _Direct:
             left = rows(code, self.target, self.element, pointers, how=self.how)
             return flattened(multiply(code, tile, length, left, right, in_rows(tile, values), self.how))
 
-        none = flattened(zeros(tile, self.element, self.lanes))
-        self._store(code.loop_carrying(0, segments, none, segment), record, group, column, valid)
+        self._store(code.loop_carrying(0, segments, self._begin(), segment), record, group, column, valid)
 
     def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:
         code, a, tile = self.code, self.a, self.tile
