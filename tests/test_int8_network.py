@@ -268,6 +268,21 @@ def test_depthwise_convolutions_of_int8_are_dot_products() -> None:
     assert made
 
 
+@pytest.mark.parametrize("channels", [16, 32, 33, 64, 65, 144])
+def test_depthwise_convolutions_of_any_number_of_channels(channels: int) -> None:
+    for kernel, how in (
+        ((3, 3), {"padding": 1}),
+        ((3, 3), {"stride": 2}),
+        ((5, 3), {"padding": (2, 1), "dilation": (1, 2)}),
+    ):
+        x = RNG.integers(-128, 128, (2, channels, 9, 12)).astype(np.int8)
+        w = RNG.integers(-128, 128, (channels, 1, *kernel)).astype(np.int8)
+        expected = weft.conv(x.astype(np.float64), w.astype(np.float64), groups=channels, **how).numpy()
+        held = weft.asarray(w)
+        function = weft.jit(lambda x, held=held, how=how: weft.conv(x, held, groups=channels, dtype="int32", **how))
+        np.testing.assert_array_equal(function(x).numpy(), expected)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_rounding_to_8_bits(dtype: str) -> None:
     ties = np.arange(-140, 270, 0.5)
