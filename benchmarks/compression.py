@@ -3,10 +3,11 @@
     python -m benchmarks.compression --data FOLDER                         all rows, 3 seeds
     python -m benchmarks.compression --data FOLDER --row best-lenet5 --seed 0 --seed 1
     python -m benchmarks.compression --data FOLDER --row best-lenet5 --validation       to choose settings
+    WEFT_DEVICE=cuda python -m benchmarks.compression --data FOLDER --jobs 12 --limit 280   many processes that share a GPU
 
 FOLDER has the folders mnist and fashion-mnist with their four files each. Prints a JSON line for each seed: errors of the original and of what the file computes in
 percent, bytes and ratios of weights.packed in both codes and of the whole .weft file. Recipes are in benchmarks/compression_recipes.py. --validation trains on five sixths of
-the training set and measures on the rest; --set changes a setting of a recipe, --scale the epochs of all trainings.
+the training set and measures on the rest; --set changes a setting of a recipe, --scale the epochs of all trainings. With --jobs each row and seed is a process of its own.
 The paper (Han, Mao, Dally 2016): LeNet-300-100 1.64 -> 1.58 %, 40x; LeNet-5 0.80 -> 0.74 %, 39x.
 """
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +191,25 @@ def _sizes(bench: Bench, before: int) -> dict[str, Any]:
     return found
 
 
+def run_jobs(given: argparse.Namespace, tasks: list[tuple[str, int]]) -> None:
+    """Run each row and seed in a process of its own, so many at a time; what a process prints is printed when it ends."""
+    words = list(sys.argv[1:])
+    for option in ("--row", "--seed", "--jobs", "--limit"):  # given to each process for itself
+        while option in words:
+            del words[words.index(option) : words.index(option) + 2]
+
+    def run(task: tuple[str, int]) -> None:
+        command = [sys.executable, "-m", "benchmarks.compression", *words, "--row", task[0], "--seed", str(task[1])]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=given.limit)
+            print(done.stdout.strip() or f"{task[0]}, seed {task[1]}: exit status {done.returncode}", flush=True)
+        except subprocess.TimeoutExpired:
+            print(f"{task[0]}, seed {task[1]}: not done in {given.limit:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(run, tasks))
+
+
 def setting(text: str) -> tuple[str, Any]:
     """A setting of a recipe and its value in JSON: final_epochs=60, density=[0.08,0.09,0.26]."""
     name, _, value = text.partition("=")
@@ -205,10 +227,15 @@ def main() -> None:
     parser.add_argument("--examples", type=int, help="train on so many only, to try a command")
     parser.add_argument("--scale", type=float, default=1.0, help="of the epochs of all trainings")
     parser.add_argument("--set", type=setting, action="append", default=[], help="a setting of the recipe: name=JSON")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--limit", type=float, help="seconds that a process may take")
     given = parser.parse_args()
-    for name in given.row or RECIPES:
-        for seed in given.seed or (0, 1, 2):
-            print(json.dumps(row(name, given.data, seed, given)), flush=True)
+    tasks = [(name, seed) for name in given.row or RECIPES for seed in given.seed or (0, 1, 2)]
+    if given.jobs > 1:
+        run_jobs(given, tasks)
+        return
+    for name, seed in tasks:
+        print(json.dumps(row(name, given.data, seed, given)), flush=True)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,17 @@ def test_products_are_exact(kind: str, dot: str) -> None:
             check_plan(kind, *size, threads=1 + i % 2, at_end=bool(i % 2))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dot", [host().dot, ""], ids=["instruction", "plain"])
+def test_a_matrix_by_a_vector_is_read_in_place(kind: str, dot: str) -> None:
+    with compiling_for(replace(host(), dot=dot)), thresholds.set(matvec_piece=16):
+        for i, (m, n, words) in enumerate([(1, 70, 37), (70, 1, 37), (1, 3, 300), (1, 130, 256), (5, 1, 1)]):
+            check_plan(kind, m, n, words, threads=1 + i % 2, at_end=bool(i % 2))
+        plan = gemm.plan(1, 64, 64, (64, 1), (1, 64), ldc=64, dtype="s8")
+    assert plan.name == "matrix by vector along rows"
+    assert plan.workspace == 0  # nothing is packed
+
+
 def test_a_long_k_in_pieces() -> None:
     with thresholds.set(product_piece=8):
         check_plan("s8", 33, 60, 70, threads=2)

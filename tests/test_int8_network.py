@@ -257,7 +257,7 @@ def test_borders_of_any_number(shape, filters, how, threads: int) -> None:
         )
 
 
-@pytest.mark.skipif(host().dot != "dotprod", reason="a CPU with sdot is required")
+@pytest.mark.skipif(host().dot not in ("dotprod", "avx512vnni"), reason="a CPU with dot products is required")
 def test_depthwise_convolutions_of_int8_are_dot_products() -> None:
     x, w = RNG.integers(-128, 128, (1, 32, 6, 6)).astype(np.int8), weft.asarray(np.ones((32, 1, 3, 3), np.int8))
     made: list[str] = []
@@ -266,6 +266,21 @@ def test_depthwise_convolutions_of_int8_are_dot_products() -> None:
         patch.setattr(depthwise_dot, "sweep_plan", lambda *a: made.append("dot") or plan(*a))
         weft.jit(lambda x: weft.conv(x, w, padding=1, groups=32, dtype="int32"))(x)
     assert made
+
+
+@pytest.mark.parametrize("channels", [16, 32, 33, 64, 65, 144])
+def test_depthwise_convolutions_of_any_number_of_channels(channels: int) -> None:
+    for kernel, how in (
+        ((3, 3), {"padding": 1}),
+        ((3, 3), {"stride": 2}),
+        ((5, 3), {"padding": (2, 1), "dilation": (1, 2)}),
+    ):
+        x = RNG.integers(-128, 128, (2, channels, 9, 12)).astype(np.int8)
+        w = RNG.integers(-128, 128, (channels, 1, *kernel)).astype(np.int8)
+        expected = weft.conv(x.astype(np.float64), w.astype(np.float64), groups=channels, **how).numpy()
+        held = weft.asarray(w)
+        function = weft.jit(lambda x, held=held, how=how: weft.conv(x, held, groups=channels, dtype="int32", **how))
+        np.testing.assert_array_equal(function(x).numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

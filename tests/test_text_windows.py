@@ -38,6 +38,8 @@ def test_a_stride_of_zero_is_rejected():
 def test_the_best_epoch_of_a_text_has_the_least_loss():
     assert list(task_of(np.zeros((1, 4), np.int64), None, None).makers) == ["token_accuracy"]
     assert list(task_of(np.zeros(1, np.int64), None, None).makers) == ["accuracy"]
-    early, late = ({"validation_loss": loss, "validation_token_accuracy": share} for loss, share in ((1.5, 0.5), (1.6, 0.6)))
+    early, late = (
+        {"validation_loss": loss, "validation_token_accuracy": share} for loss, share in ((1.5, 0.5), (1.6, 0.6))
+    )
     assert is_better(early, late)
     assert not is_better(late, early)

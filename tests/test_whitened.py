@@ -18,7 +18,11 @@ RANDOM = np.random.default_rng(2)
 def test_patches_are_whitened():
     smooth = RANDOM.normal(size=(40, 3, 9, 9)) + 3 * RANDOM.normal(size=(40, 1, 9, 9))  # channels are correlated
     layer = WhiteningConv2d(3, 2).fit(smooth.astype(np.float32))
-    patches = np.lib.stride_tricks.sliding_window_view(smooth, (2, 2), axis=(2, 3)).transpose(0, 2, 3, 1, 4, 5).reshape(-1, 12)
+    patches = (
+        np.lib.stride_tricks.sliding_window_view(smooth, (2, 2), axis=(2, 3))
+        .transpose(0, 2, 3, 1, 4, 5)
+        .reshape(-1, 12)
+    )
     outputs = patches @ layer.weight.numpy().astype(np.float64).reshape(24, 12).T
     variances = np.sort(np.linalg.eigvalsh(patches.T @ patches / len(patches)))[::-1]
     covariance = outputs.T @ outputs / len(outputs)
@@ -62,7 +66,9 @@ def _made_cifar(folder):
     for name, count in (*((f"data_batch_{i}", 16) for i in range(1, 6)), ("test_batch", 20)):
         labels = RANDOM.integers(0, 2, count)
         images = RANDOM.integers(0, 120, (count, 3, 1024)) + 120 * (labels[:, None, None] == np.arange(3)[:, None])
-        np.concatenate([labels[:, None], images.reshape(count, -1)], axis=1).astype(np.uint8).tofile(folder / f"{name}.bin")
+        np.concatenate([labels[:, None], images.reshape(count, -1)], axis=1).astype(np.uint8).tofile(
+            folder / f"{name}.bin"
+        )
     return folder
 
 
@@ -75,7 +81,15 @@ def test_the_recipe_on_made_images(tmp_path, monkeypatch):
 
     monkeypatch.setattr(zoo.whitened, "whitened_cnn", narrow)
     folder = _made_cifar(tmp_path)
-    given = {"recipe": "speedrun", "data": str(folder), "batch": 16, "epochs": 4, "warmup": 1, "rate": 0.3, "precision": None}
+    given = {
+        "recipe": "speedrun",
+        "data": str(folder),
+        "batch": 16,
+        "epochs": 4,
+        "warmup": 1,
+        "rate": 0.3,
+        "precision": None,
+    }
     run = train(with_recipe("train", given | {"runs": str(tmp_path / "runs")}))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["epochs"] == 4

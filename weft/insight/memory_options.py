@@ -153,7 +153,14 @@ def _checkpointed(blocks: Sequence[Module]) -> Iterator[None]:
 def _new(function: Callable[..., Any]) -> Jit[Any]:
     """The function to be traced anew, as it is now."""
     if isinstance(function, Jit):
-        return Jit(function.function, function.static, function.remember, function.narrow, function.donate, function.memory_limit)
+        return Jit(
+            function.function,
+            function.static,
+            function.remember,
+            function.narrow,
+            function.donate,
+            function.memory_limit,
+        )
     return jit(function)
 
 

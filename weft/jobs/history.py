@@ -17,7 +17,19 @@ from .kinds import TRAIN
 FILE = "history.json"
 MARGIN = 1.1  # of a forecast of memory: what other jobs must leave free, relative to what was measured or computed
 MOST = 2000  # entries; the oldest make room
-KEYS = ("data", "model", "size", "batch", "precision", "memory", "accumulate", "augment", "hidden", "layers", "optimizer")
+KEYS = (
+    "data",
+    "model",
+    "size",
+    "batch",
+    "precision",
+    "memory",
+    "accumulate",
+    "augment",
+    "hidden",
+    "layers",
+    "optimizer",
+)
 
 
 @dataclass(frozen=True)

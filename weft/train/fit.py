@@ -119,7 +119,19 @@ def fit(
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = TrainingPlan(
-        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate, memory
+        optimizer,
+        rate,
+        loss,
+        metrics,
+        prepare,
+        precision,
+        body,
+        body_rate,
+        settings,
+        label_smoothing,
+        mix,
+        bias_rate,
+        memory,
     )
     plan.check()
     if alternate_flips and not resident:

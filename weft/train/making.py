@@ -128,7 +128,8 @@ def make(
     if ranks.sizes.pipeline > 1:
         if plan.memory:
             raise UserError(
-                "fit", "memory= limits a step that is one program, not the stages of a pipeline. Use more micro_batches."
+                "fit",
+                "memory= limits a step that is one program, not the stages of a pipeline. Use more micro_batches.",
             )
         steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
     else:

@@ -137,7 +137,9 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop], only_re
     rows = prod(l.size for l in outer)
     reduced = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
     longest = max(reduced, prod(l.size for l in kernel.nest.outer)) // rows
-    if not outer:  # one row, such as that of a token: short enough for one thread, and nobody else waits for the reduction
+    if (
+        not outer
+    ):  # one row, such as that of a token: short enough for one thread, and nobody else waits for the reduction
         return only_reader and longest <= thresholds.task_elements
     if 4 * reduced // rows > thresholds.row_bytes:
         return False

@@ -59,7 +59,9 @@ class Rules:
     shared: Collection[Node]  # values whose memory another one is written to
     persistent: Collection[Node]  # values that are computed once for many runs
     cost: Callable[[Kernel], float]  # the estimated time of a kernel, in any unit
-    by_graph: Callable[[Kernel], bool]  # whether its results are, bit for bit, what loops compute from the same operands
+    by_graph: Callable[
+        [Kernel], bool
+    ]  # whether its results are, bit for bit, what loops compute from the same operands
 
 
 @dataclass(frozen=True)

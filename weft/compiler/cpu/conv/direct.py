@@ -8,6 +8,9 @@ the partition.
 
 The same function computes implicit GEMM: with mode COPIED it first copies the patches of a tile next to each other, which pays for
 few channels; with mode PREPARED the records of all tiles were precomputed in the workspace.
+
+Products of integers that need an offset (see arithmetic.py) have the same one for all pixels, because every pixel has all taps: those in the padding are read from a
+row with the border. It is summed once for each block of a unit, and the sums of its tiles begin with it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..gemm.arithmetic import arithmetic
+from ..gemm.arithmetic import Arithmetic, arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, Code, Int, Value, vector
@@ -133,8 +136,10 @@ class _Direct:
     def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, kind: str) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes, self.element, self.kind = target.lanes(32), ELEMENTS[kind], kind
-        self.how = arithmetic(code, kind, target, self.lanes)
+        how = arithmetic(code, kind, target, self.lanes)
+        self.how, self.add_offset = Arithmetic(how.add_product, loaded=how.loaded), how.add_offset
         self.width = tile.columns(self.lanes)
+        self.offsets = numbers(code, self.width, F32)
 
     def write(self) -> None:
         code, a = self.code, self.a
@@ -183,15 +188,16 @@ class _Direct:
         panel_size = code.times(code.mul(code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel), a.inputs), self.width)
         start = code.times(code.mul(phase.before, a.inputs), self.width)
         rows_of_panel = code.maximum(1, code.mul(phase.taps, a.inputs))  # without taps, zeros are stored
-        with code.loop(block, last_block) as b, code.loop(0, rows_of_panel, a.piece) as row:
+        with code.loop(block, last_block) as b:
             panel = code.plus(a.panels, start, code.mul(code.plus(code.mul(group, self.all_blocks), b), panel_size))
-            place = _FilterPiece(
-                code.at(a.packed, panel, F32), row, code.plus(row, a.piece), code.plus(a.column_begin, code.times(b, self.width))
-            )
-            with code.loop(tile, last_tile) as t:
+            filters, column = code.at(a.packed, panel, F32), code.plus(a.column_begin, code.times(b, self.width))
+            if self.add_offset is not None:
+                self._sum_offsets(filters, code.mul(phase.taps, a.inputs))
+            with code.loop(0, rows_of_panel, a.piece) as row, code.loop(tile, last_tile) as t:
                 record = code.at(table, code.mul(code.sub(t, tile), a.record), I64)
                 valid = code.minimum(self.tile.rows, code.sub(phase.pixels, code.times(t, self.tile.rows)))
-                self._tile(record, place, group, code.sub(t, tile), valid)
+                piece = _FilterPiece(filters, row, code.plus(row, a.piece), column)
+                self._tile(record, piece, group, code.sub(t, tile), valid)
         self._finished(phase, table, group, tile, last_tile, block, last_block)
 
     def _prepare(self, phase: SweepPhase, group: Value, tile: Value, last_tile: Value) -> None:
@@ -213,13 +219,37 @@ class _Direct:
                     code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
                 )
 
+    def _sum_offsets(self, panel: Value, length: Value) -> None:
+        """Write what the sums of each output channel begin with."""
+        code, add, kind = self.code, self.add_offset, vector(self.element, self.lanes)
+        assert add is not None
+
+        def advance(k: Value, sums: list[Value]) -> list[Value]:
+            places = [code.plus(code.times(k, self.width), v * self.lanes) for v in range(self.tile.vectors)]
+            return [add(code.read(panel, place, kind), total) for place, total in zip(places, sums, strict=True)]
+
+        none = zeros(self.tile, self.element, self.lanes)[0]
+        for v, total in enumerate(code.loop_carrying(0, length, none, advance)):
+            code.write(code.sub(none[0], total), self.offsets, v * self.lanes)
+
+    def _begin(self) -> list[Value]:
+        """The sums of a tile before the first product."""
+        if self.add_offset is None:
+            return flattened(zeros(self.tile, self.element, self.lanes))
+        kind = vector(self.element, self.lanes)
+        row = [self.code.read(self.offsets, v * self.lanes, kind) for v in range(self.tile.vectors)]
+        return row * self.tile.rows
+
     def _tile(self, record: Value, piece: _FilterPiece, group: Value, index: Value, valid: Value) -> None:
         """One tile of the result: a sum over the parts of its segments that meet this piece of the filter."""
         code, a, tile, kind = self.code, self.a, self.tile, vector(self.element, self.lanes)
         segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
         some = code.minimum(self.width, code.sub(a.column_end, piece.column))
         place = _Place(
-            record, code.at(a.y, code.plus(code.mul(group, a.outputs), piece.column), F32), code.mul(a.groups, a.outputs), some
+            record,
+            code.at(a.y, code.plus(code.mul(group, a.outputs), piece.column), F32),
+            code.mul(a.groups, a.outputs),
+            some,
         )
         ahead = self._ahead(piece, index)
 
@@ -260,7 +290,7 @@ class _Direct:
     def _begun(self, piece: _FilterPiece, place: _Place) -> list[Value]:
         """The sums over the pieces before this one: zeros, or what was stored."""
         code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
-        none, before = flattened(zeros(tile, self.element, self.lanes)), code.block
+        none, before = self._begin(), code.block
         load, after = (code.append_basic_block(f"piece.{name}") for name in ("load", "after"))
         code.cbranch(code.icmp_signed("==", piece.first, code.i64(0)), after, load)
         code.position_at_end(load)

@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
-from ..gemm.arithmetic import needs_registers
+from ..gemm.arithmetic import has_offset, needs_registers
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
@@ -43,8 +43,11 @@ class SweepOperands:
 
 def heights(target: CpuTarget, kind: str = "f32") -> dict[int, int]:
     """Pixels of a tile, by its vectors."""
-    if needs_registers(kind, target) and target.arch == "x86_64":
-        return {2: 4, 1: 6} if target.registers == 16 else {4: 5, 3: 7, 2: 10, 1: 12}
+    if target.arch == "x86_64" and needs_registers(kind, target):
+        if target.registers == 16:
+            return {2: 4, 1: 6}
+        if not has_offset(kind, target):
+            return {4: 5, 3: 7, 2: 10, 1: 12}
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 

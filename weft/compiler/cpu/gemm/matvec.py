@@ -5,7 +5,7 @@
 
 Threads divide the results. Few results with a long k are split along k first, as a batch with partial results; so is a large matrix
 read by `spread`, because a thread then reads one long range of memory. A matrix larger than the caches is read in fewer streams at a
-time, with prefetching.
+time, with prefetching. Of 8-bit integers only `dots` exists: k counts words of four, see arithmetic.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ...thresholds import thresholds
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
 from ..target import LINE, current_target
+from .arithmetic import Arithmetic, arithmetic, has_offset, is_integer
 from .packing import BYTES, ELEMENTS, read_as
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import call_epilogue
@@ -79,6 +80,7 @@ class _Matrix:
         self.y = code.at(of["y"], code.plus(of["y_offset"], code.mul(z, of["y_batch"])), self.element)
         self.k = code.select(code.icmp_signed("==", code.plus(z, 1), of["batch"]), of["last_k"], of["k"])
         self.adds = code.icmp_signed("!=", of["accumulate"], code.i64(0))
+        self.products = _products(code, kind, self.lanes)
 
     # --- dots -------------------------------------------------------------------------------------------------------
 
@@ -95,16 +97,20 @@ class _Matrix:
         code, lanes = self.code, self.lanes
         some = vector(self.element, lanes)
         sums = 4 if current_target().registers >= 32 else 2
+        extra = int(self.products.add_offset is not None)  # sums that all rows have too much
         lines = [
             code.at(self.a, code.mul(code.plus(row, r), self.of["line"]), ELEMENTS[self.source]) for r in range(count)
         ]
         wide = code.sub(self.k, code.srem(self.k, code.i64(lanes * sums)))
         whole = code.sub(self.k, code.srem(self.k, code.i64(lanes)))
-        totals = [constant(some, 0.0)] * (count * sums)
+        totals = [constant(some, 0.0)] * ((count + extra) * sums)
         totals = code.loop_carrying(0, wide, totals, lambda k, t: self._advance(lines, k, t, sums), lanes * sums)
-        pairs = [totals[r * sums : (r + 1) * sums] for r in range(count)]
+        pairs = [totals[r * sums : (r + 1) * sums] for r in range(count + extra)]
         one = [self._halve(pair) for pair in pairs]
         one = code.loop_carrying(wide, whole, one, lambda k, t: self._advance(lines, k, t, 1), lanes)
+        if extra:
+            *one, offset = one
+            one = [code.sub(total, offset) for total in one]
         last = [self._halve([code.lane(t, lane) for lane in range(lanes)]) for t in one]
         last = code.loop_carrying(whole, self.k, last, lambda k, t: self._tail(lines, k, t))
         for r, total in enumerate(last):
@@ -119,26 +125,37 @@ class _Matrix:
             x = code.read(self.x, code.plus(k, v * lanes), vector(self.element, lanes))
             for r, line in enumerate(lines):
                 a = read_as(code, line, code.plus(k, v * lanes), self.source, self.kind, lanes)
-                totals[r * sums + v] = code.fma(a, x, totals[r * sums + v])
+                totals[r * sums + v] = self.products.add_product(*self._sides(a, x), totals[r * sums + v])
+            if self.products.add_offset is not None:
+                at = len(lines) * sums + v
+                totals[at] = self.products.add_offset(x, totals[at])
         return totals
 
     def _tail(self, lines: list[Value], k: Value, totals: list[Value]) -> list[Value]:
         x = self.code.read(self.x, k, self.element)
         read = [read_as(self.code, line, k, self.source, self.kind, 1) for line in lines]
-        return [self.code.fma(a, x, total) for a, total in zip(read, totals, strict=True)]
+        add_product = _products(self.code, self.kind, 1).add_product
+        return [add_product(*self._sides(a, x), total) for a, total in zip(read, totals, strict=True)]
+
+    def _sides(self, a: Value, x: Value) -> tuple[Value, Value]:
+        """The operands of a product. With the matrix on the left, what has to be subtracted follows from the vector alone."""
+        return (x, a) if self.kind == "us8" else (a, x)
 
     def _halve(self, parts: list[Value]) -> Value:
         """A pairwise sum."""
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [self.code.fadd(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+            parts = [self._add(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
+
+    def _add(self, a: Value, b: Value) -> Value:
+        return self.code.add(a, b) if is_integer(self.kind) else self.code.fadd(a, b)
 
     def _put(self, place: Value, total: Value) -> None:
         code = self.code
         with code.if_else(self.adds) as (then, otherwise):
             with then:
-                code.write(code.fadd(code.read(self.y, place, self.element), total), self.y, place)
+                code.write(self._add(code.read(self.y, place, self.element), total), self.y, place)
             with otherwise:
                 code.write(total, self.y, place)
 
@@ -177,6 +194,10 @@ class _Matrix:
                     code.write(total, self.y, at)
 
 
+def _products(code: Code, kind: str, lanes: int) -> Arithmetic:
+    return arithmetic(code, kind, current_target(), lanes)
+
+
 # --- plans --------------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +208,8 @@ def plan(p: Problem) -> Plan | None:
     x = _Side("a", p.a_type, p.a, p.a_batch) if across else _Side("b", p.b_type, (p.b[1], p.b[0]), p.b_batch)
     outputs, step = (p.n, 1) if across else (p.m, p.c[0])
     if 1 not in side.strides or (side.strides[1] != 1 and step != 1):
+        return None
+    if is_integer(p.kind) and (side.strides[1] != 1 or not _integers_fit(p.kind, across)):
         return None
     phases: list[PlanPhase] = []
     used = 0
@@ -207,6 +230,11 @@ def plan(p: Problem) -> Plan | None:
         used += pieces * outputs
     how = "rows" if side.strides[1] == 1 else "columns"
     return Plan(f"matrix by vector along {how}", tuple(phases), used * BYTES[p.kind], 2 * p.batch * p.m * p.n * p.k)
+
+
+def _integers_fit(kind: str, across: bool) -> bool:
+    """Whether products of integers need nothing that differs from row to row; of uint8 x int8 the vector must be the left operand."""
+    return kind != "us8" or (across and not has_offset(kind, current_target()))
 
 
 @dataclass(frozen=True)

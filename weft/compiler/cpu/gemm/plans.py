@@ -21,7 +21,6 @@ from math import ceil
 from ...ir.plan import Plan, PlanPhase
 from ..target import CpuTarget, current_target
 from . import matvec
-from .arithmetic import is_integer
 from .packing import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PANEL_GAP, PRODUCT
@@ -68,7 +67,7 @@ def plan(
     if m == 0 or n == 0 or batch == 0:
         return Plan("nothing", (), 0, 0)
     target = target or current_target()
-    if k > 0 and not b_packed and (m == 1 or n == 1) and not is_integer(dtype):
+    if k > 0 and not b_packed and (m == 1 or n == 1):
         vector = matvec.plan(p)
         if vector is not None:
             return vector

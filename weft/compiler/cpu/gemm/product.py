@@ -6,6 +6,8 @@ operand, if they are to be packed, and then iterates over the panels of the righ
 the tiles of the left operand stream through. After the last block of k, the epilogue is called for a strip of the block that is still
 in the cache.
 
+Products of integers that need an offset (see arithmetic.py) have the same one for all rows: it is summed once for each panel of a task.
+
 Edges: a packed operand is padded; one that is read in place is read from a little earlier, so that a whole tile fits. In both cases
 the tile is computed on the stack and its valid part is copied.
 """
@@ -14,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 
 from ..calling_convention import EPILOGUE
-from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
+from ..ir_builder import I8, I64, PTR, Code, Int, Value, constant, new_module, vector
 from ..library import library
 from ..target import LINE, CpuTarget, current_target
-from .arithmetic import Arithmetic, arithmetic
+from .arithmetic import Arithmetic, arithmetic, has_offset
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
 from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
@@ -105,6 +107,8 @@ class _ProductEmitter:
         )  # more rows than x86 has registers for addresses
         # With a pointer for each row, the addresses to prefetch would spill accumulators where registers are few.
         self.prefetches = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
+        self.has_offset = has_offset(kernel.kind, target)
+        self.tile_types = [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64, *([PTR] if self.has_offset else [])]
         self.out = new_module(kernel.symbol)
 
     def module(self) -> ir.Module:
@@ -114,6 +118,7 @@ class _ProductEmitter:
         full = self.kernel.tile.vectors
         self.inner = {vectors: self._inner(vectors) for vectors in range(1 if self.narrows else full, full + 1)}
         self.edge = self._edge()
+        self.sum_offsets = self._sum_offsets() if self.has_offset else None
         self._outer()
         return self.out
 
@@ -125,9 +130,9 @@ class _ProductEmitter:
     # --- one tile ---------------------------------------------------------------------------------------------------
 
     def _inner(self, vectors: int) -> ir.Function:
-        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c, stored or added to c."""
-        code = self._private(f"tile{vectors}", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
-        a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
+        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c, stored or added to c; with offsets, which are subtracted, also their address."""
+        code = self._private(f"tile{vectors}", self.tile_types)
+        a, a_row, a_k, b, b_k, c, c_row, k, add, *offsets = code.arguments
         tile, lanes = RegisterTile(self.height, vectors), self.lanes
         kind = vector(self.element, lanes)
 
@@ -154,9 +159,40 @@ class _ProductEmitter:
                 initial[r][v] = phi
         for r in range(tile.rows, 2 * tile.rows):  # the rows that the next tile, below this one, loads or stores
             self._prefetch(code, c, code.times(c_row, r), tile)
-        how = arithmetic(code, self.kernel.kind, self.target, lanes)
+        for pointer in offsets:
+            extra = [code.read(pointer, v * lanes, kind) for v in range(vectors)]
+            initial = [[code.sub(value, more) for value, more in zip(row, extra, strict=True)] for row in initial]
+        how = replace(arithmetic(code, self.kernel.kind, self.target, lanes), add_offset=None)
         sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k, how), right, initial, how)
         store(code, tile, sums, lanes, c, c_row)
+        return code.done()
+
+    def _sum_offsets(self) -> ir.Function:
+        """(b, b_k, k, valid, offsets): the offsets of a panel, of which so many columns can be read."""
+        code = self._private("offsets", [PTR, I64, I64, I64, PTR])
+        b, b_k, k, valid, offsets = code.arguments
+        kind, add = (
+            vector(self.element, self.lanes),
+            arithmetic(code, self.kernel.kind, self.target, self.lanes).add_offset,
+        )
+        assert add is not None
+        columns = []
+        for column in range(0, self.width, self.lanes):
+            inside = code.icmp_signed("<", code.i64(column), valid)
+            columns.append(code.select(inside, code.i64(column), code.i64(0)))
+
+        def advance(at: Value, sums: list[Value]) -> list[Value]:
+            steps = len(sums) // len(columns)
+            places = [
+                code.plus(code.mul(code.plus(at, step), b_k), column) for step in range(steps) for column in columns
+            ]
+            return [add(code.read(b, place, kind), total) for place, total in zip(places, sums, strict=True)]
+
+        count, even = len(columns), code.and_(k, code.i64(-2))
+        sums = code.loop_carrying(0, even, [constant(kind, 0)] * (2 * count), advance, 2)
+        sums = [code.add(x, y) for x, y in zip(sums[:count], sums[count:], strict=True)]
+        for v, total in enumerate(code.loop_carrying(even, k, sums, advance)):
+            code.write(total, offsets, v * self.lanes)
         return code.done()
 
     def _prefetch(self, code: Code, pointer: Value, start: Int, tile: RegisterTile) -> None:
@@ -177,21 +213,22 @@ class _ProductEmitter:
         """The same where only rows [top, bottom) and columns [left, right) of the tile belong to c, which may have any strides.
 
         The tile has as many vectors as those columns need."""
-        code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
+        code = self._private("edge", self.tile_types + [I64] * 5)
         with self._unless_whole(code) if self.narrows else nullcontext():
             self._make_aside(code)
         return code.done()
 
     def _make_aside(self, code: Code) -> None:
         """Compute the tile of an edge on the stack, and copy its valid part to c."""
-        a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
+        a, a_row, a_k, b, b_k, c, c_row, k, add, *rest = code.arguments
+        offsets, c_column, box = rest[:-5], rest[-5], rest[-4:]
         here = code.stack_array(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
         place = _Place(c, c_row, c_column, c_column)
         tile = _Place(here, code.i64(self.width), code.i64(1), code.i64(self.width))
         with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
             self._copy(code, place, tile, c_column, *box)
-        arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add]
+        arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add, *offsets]
         self._narrowest(code, arguments, box[3])
         self._copy(code, tile, place, c_column, *box)
 
@@ -280,6 +317,9 @@ class _ProductEmitter:
         of["packed_a"] = code.at(of["work"], mine, self.element)
         of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
         of["own_c"] = code.at(of["packed_a"], of["scratch_c"], self.element)
+        if self.has_offset:
+            of["offsets"] = code.stack_array(self.element, self.width)
+            of["offsets"].type = PTR  # as in _make_aside
         of["is_streamed"] = code.icmp_signed("!=", of["streamed"], code.i64(0))
         blocks = code.mul(of["row_blocks"], of["column_blocks"])
         first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
@@ -325,6 +365,9 @@ class _ProductEmitter:
                 c = code.at(every, whole, self.element)
                 with code.loop(strip, end, name="j") as j:
                     right = self._right(code, of, b_at, j, pack, strip, length)
+                    if self.sum_offsets is not None:
+                        valid = code.sub(code.i64(self.width), code.sub(right.beyond, right.back))
+                        code.call(self.sum_offsets, [right.pointer, right.k, length, valid, of["offsets"]])
                     with code.loop(i0, i1, name="i") as i:
                         self._place(code, of, left, right, c, length, add, i, j)
                 self._finish(code, of, final, every, z, (i0, i1), (strip, end))
@@ -394,6 +437,7 @@ class _ProductEmitter:
         c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.mul(code.sub(column, b.back), of["c_column"]))
         c_at = code.at(c, c_at, self.element)
         common = [a_at, a.row, a.k, b.pointer, b.k, c_at, of["c_row"], k, add]
+        common += [of["offsets"]] if self.has_offset else []
         whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["transposed"]), code.i64(0))
         with code.if_else(whole, likely=True) as (then, otherwise):
             with then:

@@ -13,7 +13,7 @@ from math import ceil, gcd
 
 from ...thresholds import thresholds
 from ..target import CpuTarget
-from .arithmetic import needs_registers
+from .arithmetic import has_offset, needs_registers
 from .packing import BYTES
 from .product import LONG, ProductKernel
 from .register_tile import RegisterTile
@@ -38,6 +38,10 @@ _X86_16_INTEGERS = {"columns": {(4, 2): 0.8, (3, 2): 0.75}, "rows": {(4, 2): 0.8
 _X86_32_INTEGERS = {
     "columns": {(7, 3): 0.9, (5, 4): 0.9, (12, 2): 0.88, (4, 4): 0.86},
     "rows": {(7, 3): 0.9, (5, 4): 0.9, (4, 4): 0.86},
+}
+_X86_32_OFFSET = {  # a row needs an instruction of its own
+    "columns": {(6, 4): 0.8, (8, 3): 0.75, (7, 3): 0.74, (12, 2): 0.67, (4, 4): 0.77},
+    "rows": {(6, 4): 0.8, (8, 3): 0.75, (7, 3): 0.74, (4, 4): 0.77},
 }
 _SCALARS = {
     "columns": {(6, 1): 0.95, (4, 1): 0.9},
@@ -118,7 +122,9 @@ def best_width(problem: Problem, target: CpuTarget) -> int:
 def tiles(target: CpuTarget, kind: str = "f32") -> dict[str, dict[tuple[int, int], float]]:
     """The useful tiles (rows, vectors) by access pattern, and their rates."""
     if needs_registers(kind, target) and target.registers in (16, 32) and target.arch != "aarch64":
-        return _X86_16_INTEGERS if target.registers == 16 else _X86_32_INTEGERS
+        if target.registers == 16:
+            return _X86_16_INTEGERS
+        return _X86_32_OFFSET if has_offset(kind, target) else _X86_32_INTEGERS
     return _NEON if target.arch == "aarch64" else {8: _SCALARS, 16: _X86_16, 32: _X86_32}[target.registers]
 
 
