@@ -32,7 +32,7 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     TrainingPlan(
         settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
-        bias_rate=1.0 if rate is None else settings["bias_rate"],
+        bias_rate=1.0 if rate is None else settings["bias_rate"], memory=settings["memory"],
     ).check()  # fmt: skip
     _check_resident(where, settings)
     if settings["weights"] is not None:
