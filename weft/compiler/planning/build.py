@@ -26,7 +26,6 @@ from .overlap import is_collective
 from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
 
-
 EAGER_ARENA = 1.1  # relative to the usual order's: the arena of an order in which more can be dropped
 
 
