@@ -119,6 +119,36 @@ def test_every_optimizer_averages_and_clips_alike(shared_pools):
             assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
 
 
+def overflowing(size, zero):
+    """Parameters and counts after steps with a loss scale. In two of them one of four micro-batches overflows."""
+    with weft.knobs.set(device="reference"):
+        mesh = mesh_of(data=size) if size > 1 else None
+        weft.seed(1)
+        model, scale, own = nn.Linear(5, 3), weft.LossScale(grow_after=3), 4 // size
+        optimizer = optim.adam(
+            model, rate=0.1, clip_norm=0.5, accumulate=own, **({"axis": "data", "zero": zero} if mesh else {})
+        )
+        step = weft.jit(lambda x: optimizer.minimize((model(x) ** 2).mean(), scale))
+        batches = np.random.default_rng(0).normal(size=(8, 4, 4, 5)).astype(np.float32)
+        batches[2, 1] = batches[5, 3] = 1e30
+        first = own * mesh.index("data") if mesh else 0
+        for batch in batches:
+            for x in batch[first : first + own]:
+                step(x)
+        counts = (optimizer.steps, optimizer.calls, scale.scale, scale.good_steps)
+        return [p.numpy().copy() for p in model.parameters()], [t.item() for t in counts]
+
+
+@pytest.mark.parametrize(("size", "zero"), [(2, 0), (2, 2), (4, 1)])
+def test_an_overflow_in_one_micro_batch_skips_the_whole_update(shared_pools, size, zero):
+    """As it does with one process that accumulates; clipping by the norm has its bits, too, whoever has which part of the gradients."""
+    wanted, counts = overflowing(1, 0)
+    assert counts == [6, 0, 8192.0, 2]  # of 8 updates; 2^15 doubled once, halved three times
+    for weights, found in shared_pools[size].run(overflowing, size, zero):
+        assert found == counts
+        assert all(np.array_equal(a, b) for a, b in zip(weights, wanted, strict=True))
+
+
 def collectives(size, settings):
     """The collectives of a step that is one of four, outside and inside of what runs at the last one only."""
     mesh_of(data=size)

@@ -193,6 +193,7 @@ def fit(
                     for x, y in () if resident else _rest_of_epoch(training, train):
                         watch.stepped(steps.step(x, y), x.shape[0])
                     watch.stop_if_bad()
+                    steps.synchronize()
                     row = _measured(training, steps, ranks, watch, validation, watched)
                     watch.ended_epoch(row)
                     if on_epoch is not None:
