@@ -77,13 +77,39 @@ def fitted_with(size, settings):
 def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(shared_pools, size, tmp_path, alone):
     pool = shared_pools[size]
     first = pool.run(fitted_with, pool.size, {"epochs": 1, "zero": 2, "folder": str(tmp_path / "run")})
-    weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True)
+    weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True, micro_batches=None)
     assert len(first[0][1]) == 1
     assert len(history) == 2
     assert equal(weights, alone["reference"][0])
     again = pool.run(fitted_with, pool.size, {"epochs": 3, "zero": 1, "folder": str(tmp_path / "run"), "resume": True})
     assert equal(again[0][0], again[-1][0])
     assert [row["epoch"] for row in again[0][1]] == [1, 2, 3]
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopped(size, folder):
+    """A training that ends without a warning in its second batch; there is a checkpoint of the first one."""
+
+    def count(now):
+        if now.step == 2 * 4 // size:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fitted(f"data:{size}", on_step=count, folder=folder, save_seconds=0.0)
+
+
+@pytest.mark.parametrize(("size", "then"), [(2, 4), (4, 1)])
+def test_an_epoch_goes_on_with_another_number_of_processes(shared_pools, tmp_path, alone, size, then):
+    """With the micro-batches that it began with, unless others are asked for."""
+    folder = str(tmp_path / "run")
+    shared_pools[size].run(stopped, size, folder)
+    again = {"folder": folder, "resume": True, "micro_batches": None}
+    found = fitted(**again) if then == 1 else shared_pools[then].run(fitted_with, then, again)[0]
+    assert equal(found[0], alone["reference"][0])
+    assert [row["train_accuracy"] for row in found[1]] == pytest.approx([row["train_accuracy"] for row in alone["reference"][1]])  # fmt: skip
 
 
 def clipped(size):
@@ -244,8 +270,17 @@ def test_micro_batches_follow_the_order_of_the_epoch():
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"parallel is data:4, model:2, .* got 'modle:2'. Did you mean model?"):
         fitted(parallel="modle:2")
-    with pytest.raises(UserError, match="accumulate= is not given beside it"):
+    with pytest.raises(
+        UserError, match="accumulate=2 is for one rank.* use micro_batches=4 and a batch 2 times as large"
+    ):
         fitted(micro_batches=2, accumulate=2)
+    with pytest.raises(
+        UserError, match="a batch of 48 examples cannot be cut into 5 equal .* Use batch=45 or batch=50"
+    ):
+        fitted(micro_batches=5)
+    with pytest.raises(UserError, match="3 examples .all of the training data. cannot be cut into 4 .* Use fewer"):
+        x = np.zeros((3, 1, 8, 8), np.float32)
+        train.fit(network(), (x, np.arange(3)), micro_batches=4)
     with pytest.raises(UserError, match="needs 2 processes, there is 1"):
         fitted(parallel="data:2")
     with pytest.raises(UserError, match="zero is 0, 1 or 2"):

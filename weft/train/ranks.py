@@ -24,6 +24,7 @@ from ..nn.module import Module
 from ..ops.collective import all_reduce, broadcast
 from ..parallel.forms import DATA, MODEL, PIPELINE
 from ..parallel.sizes import ParallelSizes, read_sizes
+from ..report.text_format import counted
 from ..tensor import Tensor
 
 AGREE_SECONDS = 0.25  # between two exchanges of reasons to stop
@@ -38,9 +39,10 @@ class Ranks:
         self.sizes, self.size, self.processes = sizes, sizes.data, sizes.processes
         self._given = micro_batches
         if micro_batches is not None and micro_batches % self.size:
+            more = -(-micro_batches // self.size) * self.size
             raise UserError(
                 "fit",
-                f"{self.size} processes cannot share {micro_batches} micro-batches evenly. Take a multiple of {self.size}.",
+                f"{self.size} ranks cannot share {counted(micro_batches, 'micro-batch', 'micro-batches')} evenly. Use micro_batches={more}.",
             )
         self.micro_batches = micro_batches or self.size
         places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
@@ -71,15 +73,31 @@ class Ranks:
         if self.micro_batches == self.processes == 1:
             return loader
         if not isinstance(loader, Loader):
-            raise UserError("fit", "several processes or micro-batches require a weft.data.Loader of training data.")
+            raise UserError("fit", "several ranks or micro-batches require a weft.data.Loader of training data.")
         if self.sizes.pipeline > 1:
             self.micro_batches = self.size * self._per_pipeline(loader.batch)
+        self._check_batch(loader)
         count = self.accumulate
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
             loader.dataset, loader.batch, shuffle=loader.shuffle, seed=loader.seed, drop_last=loader.drop_last,
             workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count), limit=loader.limit,
         )  # fmt: skip
+
+    def _check_batch(self, loader: Loader) -> None:
+        """Reject batches that cannot be cut into equal micro-batches."""
+        if not loader.drop_last:
+            raise UserError("fit", "ranks share batches of one size: a Loader with drop_last=True is required.")
+        parts, batch, examples = self.micro_batches, loader.batch, len(loader.dataset)
+        if batch % parts == 0:
+            return
+        sizes = [size for size in (batch // parts * parts, -(-batch // parts) * parts) if 0 < size <= examples]
+        hint = f"Use batch={' or batch='.join(map(str, sizes))}." if sizes else "Use fewer ranks."
+        all_of = " (all of the training data)" if batch == examples else ""
+        raise UserError(
+            "fit",
+            f"a batch of {counted(batch, 'example')}{all_of} cannot be cut into {parts} equal micro-batches, one or more for each of {counted(self.size, 'rank')}. {hint}",
+        )
 
     def _per_pipeline(self, batch: int) -> int:
         """The micro-batches of a pipeline: as given, or as many as keep its stages busy and divide the batch evenly."""
@@ -91,9 +109,12 @@ class Ranks:
         """The optimizer's settings: it averages over processes and micro-batches."""
         if self.micro_batches == 1 and self.sizes.pipeline == 1:
             return dict(given)
-        if given.get("accumulate", 1) != 1:
+        calls = given.get("accumulate", 1)
+        if calls != 1:
             raise UserError(
-                "fit", "micro_batches= says how gradients are accumulated; accumulate= is not given beside it."
+                "fit",
+                f"accumulate={calls} is for one rank. With several, gradients are accumulated over the micro-batches of a batch: "
+                f"use micro_batches={calls * self.micro_batches} and a batch {calls} times as large.",
             )
         return {**given, "accumulate": self.accumulate, **({"axis": DATA} if self.size > 1 else {})}
 
