@@ -1,6 +1,7 @@
 """Data-parallel training: several processes give the bits of one that accumulates the same micro-batches."""
 
 import itertools
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import weft
 from rank_tools import mesh_of
 from uncompiled import uncompiled
-from weft import data, nn, optim, train
+from weft import data, metrics, nn, optim, train
 from weft.data.loader import Loader, Shard
 from weft.errors import UserError
 from weft.parallel import synchronize_batch_norms
@@ -84,6 +85,37 @@ def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(shar
     again = pool.run(fitted_with, pool.size, {"epochs": 3, "zero": 1, "folder": str(tmp_path / "run"), "resume": True})
     assert equal(again[0][0], again[-1][0])
     assert [row["epoch"] for row in again[0][1]] == [1, 2, 3]
+
+
+class Largest(metrics.Metric):
+    """The largest logit: not a sum over examples."""
+
+    combine: ClassVar = {"most": "max"}
+
+    def __init__(self):
+        self.most = weft.asarray(0.0).realize()
+
+    def update(self, prediction, target):
+        self.most.assign(weft.maximum(self.most, prediction.max()))
+
+    def value(self):
+        return self.most + 0.0
+
+
+class Positives(metrics.AUC):
+    def update(self, prediction, target):
+        super().update(weft.softmax(prediction)[:, 3], target == 3)
+
+
+def measured(parallel=None):
+    found = fitted(parallel, epochs=1, metrics={"most": Largest, "auc": Positives})[1][0]
+    return {name: found[name] for name in ("train_most", "validation_most", "train_auc", "validation_auc")}
+
+
+def test_metrics_that_are_no_means_are_those_of_all_examples(shared_pools):
+    wanted = measured()
+    for found in shared_pools[2].run(measured, "data:2"):
+        assert found == pytest.approx(wanted, rel=1e-6)
 
 
 class Stopped(Exception):

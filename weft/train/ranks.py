@@ -22,6 +22,7 @@ from ..mesh.world import world
 from ..metrics import Metric
 from ..nn.module import Module
 from ..ops.collective import all_reduce, broadcast
+from ..ops.creation import zeros_like
 from ..parallel.forms import DATA, MODEL, PIPELINE
 from ..parallel.sizes import ParallelSizes, read_sizes
 from ..report.text_format import counted
@@ -143,18 +144,18 @@ class Ranks:
         whole = copy.copy(meter)
         for name, tensor in vars(meter).items():
             if isinstance(tensor, Tensor):
-                setattr(whole, name, self._total(tensor.detach()))
+                setattr(whole, name, self._total(tensor.detach(), meter.combine.get(name, "sum")))
         return whole
 
-    def _total(self, count: Tensor) -> Tensor:
-        """Sum counts over batches of all processes. Those of a pipeline are made by its last stage."""
+    def _total(self, count: Tensor, combine: str) -> Tensor:
+        """Combine counts over batches of all processes. Those of a pipeline are made by its last stage."""
         if self.sizes.pipeline > 1:
             count = broadcast(count, PIPELINE, self.sizes.pipeline - 1)
-        return all_reduce(count, DATA) if self.size > 1 else count
+        return all_reduce(count, DATA, combine) if self.size > 1 else count
 
-    def own_share(self, total: Tensor) -> Tensor:
-        """What this process has of such a sum after a checkpoint was loaded: the first one has all of it."""
-        return total if self.rank == 0 else total * 0
+    def own_share(self, total: Tensor, combine: str) -> Tensor:
+        """What this process has of such a total after a checkpoint was loaded: the first one has all of a sum."""
+        return total if self.rank == 0 or combine != "sum" else zeros_like(total)
 
     def gathered(self, *numbers: float) -> list[list[float]]:
         """Numbers of all processes, by rank. All of them come here."""

@@ -141,8 +141,12 @@ class Training:
             raise RunError("resume", f"{path} belongs to another network or other settings. {words}.")
         found = {f"model.{n}": v for n, v in self.places.local_network(_below(values, "model.")).items()}
         found |= {f"optimizer.{n}": v for n, v in state.items()}
-        counts = {n: self.ranks.own_share(v) if n.startswith("meter.") else v for n, v in given.items()}
-        return found | {n: v for n, v in counts.items() if n in self._others()}
+        found |= {n: v for n, v in given.items() if n in self._others()}
+        for name, meter in self.meters.items():
+            for attribute, _ in _tensors(meter):
+                key = f"meter.{name}.{attribute}"
+                found[key] = self.ranks.own_share(found[key], meter.combine.get(attribute, "sum"))
+        return found
 
 
 def saved_micro_batches(path: Path) -> int | None:
