@@ -39,6 +39,8 @@ def test_projections_between_measured_machines() -> None:
     assert len(errors) == len(names) * (len(names) - 1) * len(insight_page.NETWORKS)
     good = sum(abs(one.error) <= 0.25 for one in errors)
     assert good / len(errors) > 0.9
+    shared = "emeraldrapids-16-threads"  # of which other programs held cores
+    assert all(abs(one.error) <= 0.25 for one in errors if shared not in (one.source, one.target))
     assert max(abs(one.error) for one in errors) < 0.4
 
 
