@@ -433,7 +433,6 @@ def test_roof_of_a_busy_machine_is_not_kept_on_disk(tmp_path, monkeypatch):
 
 def test_the_table_says_that_the_machine_was_busy(monkeypatch):
     double = weft.jit(lambda x: x * 2.0)
-    monkeypatch.setattr(roofs, "roof", lambda threads: Roof(1e9, 1e9))
     assert "busy" not in str(double.explain(values(3)))
     monkeypatch.setattr(roofs, "roof", lambda threads: Roof(1e9, 1e9, sure=False))
     assert "other programs kept this machine busy" in str(double.explain(values(3)))
