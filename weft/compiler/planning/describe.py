@@ -78,24 +78,29 @@ def _body_scopes(kernel: Kernel, program: KernelProgram) -> dict[Scope, float]:
     differ in the path of the layer that has the loop, or else cannot be told.
     """
     assert kernel.anchor is not None
-    if kernel.anchor.op.name == "cond":
+    found = _operations(program.bodies[kernel])
+    outer = _scope(kernel.anchor)
+    callers = [_scope(one).path for one in _same_bodies(kernel.anchor, program)]
+    homes = [path for path in callers if all(_is_within(scope.path, path) for scope in found)]
+    if kernel.anchor.op.name == "cond" or not homes or len(set(callers)) < len(callers):
         return {}
+    moved: dict[Scope, float] = defaultdict(float)
+    for scope, count in found.items():
+        path = f"{outer.path}.{scope.path.removeprefix(homes[0]).lstrip('.')}".strip(".")
+        phase = scope.phase if outer.phase == "forward" else outer.phase
+        moved[scope._replace(path=path, phase=phase)] += count
+    return _shares(moved)
+
+
+def _operations(bodies: Iterable[KernelProgram]) -> dict[Scope, float]:
+    """The operations of each layer in programs."""
     found: dict[Scope, float] = defaultdict(float)
-    for body in program.bodies[kernel]:
+    for body in bodies:
         for call in body.calls:
             flops = work(body, call).flops
             for scope, share in scopes(call.kernel, body).items() if flops else ():
                 found[scope] += share * flops
-    outer = _scope(kernel.anchor)
-    callers = [_scope(one).path for one in _same_bodies(kernel.anchor, program)]
-    homes = [path for path in callers if all(_is_within(scope.path, path) for scope in found)]
-    if not homes or len(set(callers)) < len(callers):
-        return {}
-    moved: dict[Scope, float] = defaultdict(float)
-    for scope, flops in found.items():
-        phase = scope.phase if outer.phase == "forward" else outer.phase
-        moved[scope._replace(path=outer.path + scope.path.removeprefix(homes[0]), phase=phase)] += flops
-    return _shares(moved)
+    return found
 
 
 def _same_bodies(anchor: Node, program: KernelProgram) -> list[Node]:
