@@ -89,7 +89,7 @@ def _in_chunks(graph: Graph, product: Node) -> Graph | None:
     region = _region(graph, product, users)
     if sum(n.op.name == "contract" for n in region) > MOST_PRODUCTS:
         return None
-    chunk = _Chunk(region, _count(product), _bytes(product) // 8)
+    chunk = _RowChunk(region, _count(product), _bytes(product) // 8)
     exits = [n for n in graph.nodes if n in region and (n in graph.outputs or not users[n] <= region)]
     sums = [n for n in exits if _sums_rows(n)]
     rows = [n for n in exits if n not in sums]
@@ -131,7 +131,7 @@ class _NotByRows(Exception):
 
 
 @dataclass
-class _Chunk:
+class _RowChunk:
     """Writes the ops of a region for a chunk of the rows of their inputs: the first axis of every value is cut."""
 
     region: set[Node]
