@@ -18,20 +18,23 @@ SHORT = {"-n": "ranks", "-t": "threads"}
 
 
 def launch(words: Sequence[str]) -> None:
-    """Run a program on several ranks: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...
+    """Run a program in several processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...
 
-    -n RANKS, --ranks   world size: the number of ranks, a process each; required
-    -t THREADS          threads of each rank; default: the cores are shared evenly
-    --all-output        print the output of all ranks, each line prefixed with its rank; default: the output of rank 0 and the errors of the others
+    If one rank fails, all ranks end, and a message names the rank and its error.
 
-    If one rank fails, all of them end, and a message says which one failed and why. On a SLURM cluster, a job script is written and submitted:
+      -n RANKS, --ranks   number of processes; required
+      -t THREADS          threads of each process; by default the cores are shared evenly
+      --all-output        print the output of all ranks, each line with its rank;
+                          by default rank 0 prints, and the others only their errors
 
-    --slurm             submit a job with sbatch instead of running here
-    --nodes N           number of nodes; default: 1. RANKS is the number of ranks on all nodes together
-    --time, --partition, --account, --job-name, --output, --gpus-per-node   passed to sbatch
-    --mpi KIND          how srun starts MPI ranks on several nodes: pmix (default) or pmi2
-    --sbatch "OPTIONS"  further options for sbatch
-    --dry-run           print the job script, and submit nothing
+    On a SLURM cluster, a job script is written and submitted:
+
+      --slurm             submit a job with sbatch instead of running here
+      --nodes N           machines, 1 by default; RANKS counts the processes of all of them
+      --mpi TYPE          how srun starts MPI processes: pmix (default) or pmi2
+      --sbatch "OPTIONS"  more options of sbatch
+      --dry-run           print the job script instead
+      --time, --partition, --account, --job-name, --output, --gpus-per-node   passed to sbatch
     """
     options, command = read_options(words)
     ranks = options.pop("ranks", None)

@@ -69,7 +69,7 @@ class Group:
 
 
 class Optimizer:
-    """Updates parameters by their gradients; see the top of this file. Created by the functions of `weft.optim`."""
+    """Updates parameters by their gradients. Created by the functions of `weft.optim`."""
 
     def __init__(self, name: str, groups: Sequence[Group], common: Common, share: Alone) -> None:
         self.name, self.groups, self.common, self.share = name, list(groups), common, share

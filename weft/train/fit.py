@@ -139,6 +139,10 @@ def fit(
             "fit",
             "alternate_flips=True requires resident=True: batches from a loader do not say which examples they hold.",
         )
+    if memory and resident:
+        raise UserError(
+            "fit", "memory= limits a step, and resident=True makes an epoch one program. Leave one of them out."
+        )
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
