@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "softplus": (lambda x: a.softplus(x), ()),
     "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
     "leakyrelu": (lambda x, alpha: where(x < 0, alpha * x, x), (0.01,)),
-    "thresholdedrelu": (lambda x, alpha: where(x > alpha, x, 0), (1.0,)),
+    "thresholdedrelu": (lambda x, alpha: where(x >= alpha, x, 0), (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: alpha * tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (lambda x, alpha, beta: clip(alpha * x + beta, 0.0, 1.0), (0.2, 0.5)),
     "elu": (lambda x, alpha: a.elu(x, alpha), (1.0,)),
@@ -141,6 +141,8 @@ def _one_direction(
     last, outputs = scan(body, part.state, (projected, times), reverse=backwards and lengths is None)
     if lengths is not None and backwards:
         outputs = reverse_sequence(outputs, lengths, batch_axis=1, time_axis=0)
+    if lengths is not None:  # a sequence without elements ends in zeros, as in ONNX Runtime
+        last = tuple(where(expand_dims(lengths > 0, axis=1), state, 0) for state in last)
     return outputs, last
 
 
