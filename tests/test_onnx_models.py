@@ -415,6 +415,15 @@ def test_a_reduction_of_no_integers_gives_integers(tmp_path: Any) -> None:
     assert (y.dtype, y.shape) == (np.int64, (2,))
 
 
+def test_zeros_have_levels_of_a_distance_of_one() -> None:
+    nodes = [node("DynamicQuantizeLinear", "x", "y scale zero")]
+    net = weft.onnx.loads(model(nodes, {"x": (TensorProto.FLOAT, [3])}, ["y", "scale", "zero"], {}).SerializeToString())
+    assert [found.tolist() for found in net(weft.zeros(3))] == [[0, 0, 0], 1.0, 0]
+    y, scale, zero = net(weft.asarray([-1.0, 0.0, 4.1]))
+    assert (y.tolist(), zero.item()) == ([0, 50, 255], 50)
+    assert np.isclose(scale.item(), 5.1 / 255)
+
+
 def test_a_thresholded_relu_between_steps_keeps_its_threshold(tmp_path: Any) -> None:
     """x >= alpha in recurrent ops, x > alpha in the op ThresholdedRelu; clipped values often are the threshold."""
     x, weights = np.full((1, 1, 1), 3, np.float32), np.ones((1, 1, 1), np.float32)

@@ -13,11 +13,10 @@ from ...ops.creation import iota, zeros
 from ...ops.elementwise import round, sigmoid, tanh, where
 from ...ops.math import clip
 from ...ops.movement import expand_dims, moveaxis, reshape, split, stack, transpose
-from ...ops.reduce import max as reduce_max
-from ...ops.reduce import min as reduce_min
 from ...tensor import Tensor
 from ..registry import MICROSOFT, op
 from .indexing import reverse_sequence
+from .quantized import levels_of
 
 Activation = Callable[[Tensor], Tensor]
 # Functions with up to two parameters, and their defaults.
@@ -266,8 +265,6 @@ def _dequantized(w: Tensor, scale: Tensor | None, zero: Tensor | None) -> Tensor
 
 
 def _in_8_bits(x: Tensor) -> Tensor:
-    """x rounded as DynamicQuantizeLinear does: 256 levels from the smallest to the largest element, and 0 is one of them."""
-    low, high = clip(reduce_min(x), None, 0.0), clip(reduce_max(x), 0.0, None)
-    scale = where(high > low, (high - low) / 255.0, 1.0)
-    zero = clip(round(-low / scale), 0.0, 255.0)
+    """x rounded as DynamicQuantizeLinear does."""
+    scale, zero = levels_of(x)
     return (clip(round(x / scale) + zero, 0.0, 255.0) - zero) * scale
