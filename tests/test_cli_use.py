@@ -76,8 +76,9 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
 ) -> None:
     images = [str(at_home / f"photos/{c}/{i}.png") for c in ("blue", "red") for i in range(2)]
     expected = said("predict", "colours", *images, "--json")[0]
-    shown = said("export", "colours", f"out={tmp_path / 'net.weft'}")[0]
+    shown = said("export", "colours", f"out={tmp_path / 'net.weft'}", "licence=MIT")[0]
     assert "uint8[batch, 3, 8, 8]" in shown
+    assert "float32[batch, 3]" in shown
     assert "3: blue, green, red" in shown
     monkeypatch.chdir(tmp_path)  # no run is here
     assert said("predict", "net.weft", *images, "--json")[0] == expected
@@ -86,6 +87,9 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     manifest = weft.load("net.weft").facts
     assert manifest["labels"] == ["blue", "green", "red"]
     assert manifest["metrics"]
+    assert manifest["licence"] == "MIT"
+    assert manifest["meaning"]["outputs"] == "probability of each label"
+    assert manifest["meaning"]["inputs"].startswith("images: 8 bits a channel")
     _, error = said("predict", str(at_home / "photos/red/0.png"), images[0], code=1)
     assert "is not a saved program" in error
     weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))

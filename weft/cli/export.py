@@ -19,6 +19,8 @@ from ..jobs.web import export_web
 from .arguments import Words, read
 from .table import pairs
 
+_Ports = tuple[Sequence[str], Sequence[str], Sequence[str]]  # inputs, outputs, labels
+
 
 def export(words: Sequence[str]) -> None:
     """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.
@@ -33,6 +35,7 @@ def export(words: Sequence[str]) -> None:
         "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
         "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
         "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
+        "licence": Setting(str, None, "licence of the network, for the file; only to=weft and to=onnx"),
         "exist_ok": Setting(flag, False, "replace a file or folder that is there"),
         "device": DEVICE,
         "target": Setting(str, "host", "the CPU that code is compiled for", "to=c", ("host", *TARGETS)),
@@ -53,10 +56,11 @@ def export(words: Sequence[str]) -> None:
         raise UserError("weft export", f"compiled code is a part of to=weft, got to={given['to']}.")
     with on(given["device"]):
         if given["to"] == "onnx":
-            inputs, labels = _as_onnx(folder, path)
+            inputs, outputs, labels = _as_onnx(folder, path, given["licence"])
         else:
-            inputs, labels = _as_program(folder, path, given["compiled"] or ())
-    facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
+            inputs, outputs, labels = _as_program(folder, path, given["compiled"] or (), given["licence"])
+    facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes"}
+    facts |= {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs)}
     print(pairs(facts | _labels(labels)))
 
 
@@ -88,14 +92,15 @@ def _as_library(given: Words) -> None:
     print(pairs(facts | _labels(program.labels or ())))
 
 
-def _as_program(folder: Path, path: Path, compiled: str | Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    program = export_run("export", folder, path, compiled)
-    return program.argument_types(), program.labels or ()
+def _as_program(folder: Path, path: Path, compiled: str | Sequence[str], licence: str | None) -> _Ports:
+    program = export_run("export", folder, path, compiled, licence=licence).eval()
+    return program.argument_types(), program.result_types(), program.labels or ()
 
 
-def _as_onnx(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    model = export_onnx("export", folder, path)
-    return [str(port) for port in model.inputs], json.loads(model.metadata.get("labels", "[]"))
+def _as_onnx(folder: Path, path: Path, licence: str | None) -> _Ports:
+    model = export_onnx("export", folder, path, licence)
+    labels = json.loads(model.metadata.get("labels", "[]"))
+    return [str(port) for port in model.inputs], [str(port) for port in model.outputs], labels
 
 
 def _as_page(given: Words) -> None:

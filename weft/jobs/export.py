@@ -30,10 +30,16 @@ from .stored import settings_of
 
 
 def export_run(
-    verb: str, folder: Path, path: Path, compiled: str | Sequence[str] = (), *, train: bool = True
+    verb: str,
+    folder: Path,
+    path: Path,
+    compiled: str | Sequence[str] = (),
+    *,
+    train: bool = True,
+    licence: str | None = None,
 ) -> Program:
     """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
-    job, deployed, known = _exported(verb, folder)
+    job, deployed, known = _exported(verb, folder, licence)
     specs = _input_specs(job, deployed.network)
     save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, train=train, **known)
     return load(path)
@@ -47,15 +53,15 @@ def exported_program(verb: str, name: str) -> Program:
         return export_run(verb, find_run(name), Path(folder) / "program.weft")
 
 
-def export_onnx(verb: str, folder: Path, path: Path) -> OnnxModule:
+def export_onnx(verb: str, folder: Path, path: Path, licence: str | None = None) -> OnnxModule:
     """Write the network of a run as an ONNX model, from pixels to probabilities, with the same facts as metadata."""
-    job, deployed, known = _exported(verb, folder)
+    job, deployed, known = _exported(verb, folder, licence)
     metadata = {key: value for key, value in known.items() if value is not None}
     save_onnx(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, metadata=metadata)
     return load_onnx(path)
 
 
-def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
+def _exported(verb: str, folder: Path, licence: str | None) -> tuple[Job, Deployed, dict[str, Any]]:
     """The job of a run, its network with preprocessing, and what a file states about them."""
     settings = settings_of(verb, folder)
     job = job_of_run(settings, folder)
@@ -63,7 +69,7 @@ def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
     context = getattr(deployed.network, "context", None)
     data_facts = _as_json(facts(job.train, job.statistics))
     known = {
-        "task": task_of(job), "network": job.label,
+        "task": task_of(job), "network": job.label, "meaning": _meaning(job), "licence": licence,
         "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
         "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _as_json(settings),
     }  # fmt: skip
@@ -87,6 +93,18 @@ def _state_spec(at_three: Tensor, at_five: Tensor) -> TensorSpec:
     """The axis whose size is that of the batch is free."""
     sizes = zip(at_three.shape, at_five.shape, strict=True)
     return TensorSpec(tuple(a if a == b else "batch" for a, b in sizes), at_three.dtype)
+
+
+def _meaning(job: Job) -> dict[str, str]:
+    """What the inputs and outputs are, in words."""
+    pixels = "images: 8 bits a channel, channels before lines before columns; they are normalized inside"
+    inputs = {"text": "numbers of tokens"}.get(task_of(job), pixels if job.is_image_source else "numbers")
+    outputs = {
+        "text": "logits of the token that follows each",
+        "classify": "probability of each label",
+        "regress": "numbers",
+    }
+    return {"inputs": inputs, "outputs": outputs[task_of(job)]}
 
 
 def _as_json(values: Mapping[str, Any]) -> Any:
