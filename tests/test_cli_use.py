@@ -111,7 +111,7 @@ def test_an_exported_run_brings_compiled_code_along(
         assert said("predict", path, image, "trust_compiled=true")[0] == expected
     assert not compiled
     _, error = said("export", "colours", "to=onnx", f"out={tmp_path / 'net.onnx'}", "compiled=host", code=2)
-    assert "compiled code is a part of to=weft" in error
+    assert "compiled is a setting of to=weft, got to=onnx" in error
     _, error = said("export", "colours", f"out={tmp_path / 'z80.weft'}", "compiled=z80", code=2)
     assert "targets of host, cuda, got 'z80'" in error
 
@@ -131,6 +131,18 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     again = json.loads(said("predict", str(path), image, "--json")[0])["classes"]
     assert again == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert "says itself how images become its inputs" in said("predict", str(path), image, "mean=0.5", code=2)[1]
+    bare = tmp_path / "bare.onnx"
+    assert (
+        "input: float32[batch, 3, 8, 8]"
+        in said("export", "colours", "to=onnx", f"out={bare}", "preprocessing=false")[0]
+    )
+    before = json.loads(weft.onnx.load(bare).metadata["preprocessing_before"])["data"]
+    mean, std = (np.array(before[name], np.float32).reshape(3, 1, 1) for name in ("mean", "std"))
+    (logits,) = ReferenceEvaluator(str(bare)).run(None, {"input": (pixels / np.float32(255) - mean) / std})
+    np.testing.assert_allclose(weft.softmax(weft.asarray(logits)).numpy(), found, rtol=1e-4, atol=1e-5)
+    _, error = said("export", "colours", f"out={tmp_path / 'bare.weft'}", "preprocessing=false", code=2)
+    assert "preprocessing is a setting of to=onnx, got to=weft" in error
+    assert "licence is a setting of to=weft and to=onnx" in said("export", "colours", "to=c", "licence=MIT", code=2)[1]
     metadata = weft.onnx.load(path).metadata
     assert metadata["task"] == "classify"
     assert json.loads(metadata["preprocessing"])["resize"] == "squash"

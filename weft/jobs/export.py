@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import data
+from ..dtypes import DEFAULT_FLOAT
 from ..nn.module import Module
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule
@@ -53,11 +54,19 @@ def exported_program(verb: str, name: str) -> Program:
         return export_run(verb, find_run(name), Path(folder) / "program.weft")
 
 
-def export_onnx(verb: str, folder: Path, path: Path, licence: str | None = None) -> OnnxModule:
-    """Write the network of a run as an ONNX model, from pixels to probabilities, with the same facts as metadata."""
+def export_onnx(
+    verb: str, folder: Path, path: Path, licence: str | None = None, *, preprocessing: bool = True
+) -> OnnxModule:
+    """Write the network of a run as an ONNX model, with the same facts as metadata: from pixels to probabilities, or without
+    preprocessing from what the network was trained on to its logits."""
     job, deployed, known = _exported(verb, folder, licence)
+    network: Module = deployed
+    if not preprocessing:
+        network = deployed.network
+        known |= {"preprocessing": None, "preprocessing_before": known["preprocessing"], "meaning": _bare_meaning(job)}
     metadata = {key: value for key, value in known.items() if value is not None}
-    save_onnx(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, metadata=metadata)
+    specs = _input_specs(job, deployed.network, preprocessing)
+    save_onnx(path, network, specs, labels=job.train.classes or None, metadata=metadata)
     return load_onnx(path)
 
 
@@ -76,11 +85,13 @@ def _exported(verb: str, folder: Path, licence: str | None) -> tuple[Job, Deploy
     return job, deployed, known
 
 
-def _input_specs(job: Job, network: Module) -> tuple[Any, ...]:
-    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
+def _input_specs(job: Job, network: Module, preprocessing: bool = True) -> tuple[Any, ...]:
+    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network. Without
+    preprocessing images are floats."""
     sample = job.train.inputs(np.arange(1))
     if not isinstance(job.train, data.Text):
-        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
+        pixels = "uint8" if preprocessing else DEFAULT_FLOAT
+        return (TensorSpec(("batch", *sample.shape[1:]), pixels if job.is_image_source else sample.dtype),)
     context = getattr(network, "context", None)
     tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
     found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
@@ -105,6 +116,14 @@ def _meaning(job: Job) -> dict[str, str]:
         "regress": "numbers",
     }
     return {"inputs": inputs, "outputs": outputs[task_of(job)]}
+
+
+def _bare_meaning(job: Job) -> dict[str, str]:
+    """The same for a network without its preprocessing and without the softmax."""
+    if task_of(job) == "text":
+        return _meaning(job)
+    outputs = {"classify": "logit of each label", "regress": "numbers"}[task_of(job)]
+    return {"inputs": "images or numbers, normalized as preprocessing_before says", "outputs": outputs}
 
 
 def _as_json(values: Mapping[str, Any]) -> Any:
