@@ -130,6 +130,15 @@ def test_free_dimensions_beside_the_batch(tmp_path):
             same_bits(net.eval()(x), again(x))
 
 
+def test_results_have_types_in_terms_of_free_dimensions(tmp_path):
+    def pairs(x):
+        return x.reshape((-1, 4)), {"first": x[:, :1], "count": weft.asarray(3)}
+
+    again = round_trip(tmp_path, pairs, weft.TensorSpec(("batch", "time", 4)))
+    assert again.argument_types() == ["float32[batch, time, 4]"]
+    assert again.result_types() == ["float32[batch*time, 4]", "int64[]", "float32[batch, 1, 4]"]
+
+
 def test_a_free_dimension_may_have_a_limit(tmp_path):
     table = weft.random.normal((16, 4))
     again = round_trip(tmp_path, lambda x: x + table[: x.shape[1]], weft.TensorSpec(("batch", "length<=16", 4)))

@@ -252,6 +252,10 @@ class Program(Module):
         """The types of its arguments: float32[batch, 3]."""
         return [port.type for port in self._function().arguments]
 
+    def result_types(self) -> list[str]:
+        """The types of the arrays that it computes: float32[batch, 10]; empty in files of early versions."""
+        return [port.type for port in self._function().manifest.outputs if port.kind == "result"]
+
     def _function(self) -> SavedFunction:
         return self._functions.get("train" if self.training else "eval") or next(iter(self._functions.values()))
 
