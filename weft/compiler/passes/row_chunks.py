@@ -223,7 +223,7 @@ class _RowChunk:
             return (self.rows(inputs[0]),), node.params
         if name == "contract":
             return self._operands(node), node.params
-        if name == "gather" and 0 in node.param("axes"):
+        if name == "gather" and 0 in node.param("axes") and inputs[0].shape[0] == node.shape[0]:
             first = node.param("axes").index(0)
             indices = [self._numbers(x) if i == first else self.rows(x) for i, x in enumerate(inputs[1:])]
             return (self.rows(inputs[0]), *indices), node.params

@@ -138,11 +138,14 @@ class _Rematerialization:
 
     def run(self) -> Occurrences:
         target, best = self.limit, (self.arena_bytes(self.sequence()), self.sequence())
+        lowest: tuple[int, Occurrences] | None = None  # the least peak of all, and its kernels
         while True:
             found = self.sequence()
             buffers = self.lifetimes(found)
             alive = live_bytes(buffers)
             peak = max((n for _, n in alive), default=0)
+            if lowest is None or peak < lowest[0]:
+                lowest = peak, found
             if peak <= target:
                 size = self.arena_bytes(found)
                 best = min(best, (size, found), key=lambda one: one[0])
@@ -153,8 +156,8 @@ class _Rematerialization:
                     return best[1]
                 continue
             if not self._drop_some(found, alive, peak - target):
-                best = min(best, (self.arena_bytes(found), found), key=lambda one: one[0])
-                return best[1]
+                ends = [(self.arena_bytes(one), one) for one in (found, lowest[1])]
+                return min(best, *ends, key=lambda one: one[0])[1]
 
     def _drop_some(self, found: Occurrences, alive: Sequence[tuple[int, int]], excess: int) -> bool:
         """Drop values at the moment of the most memory until enough is saved there; whether there were any."""
@@ -170,16 +173,24 @@ class _Rematerialization:
         return bool(changed)
 
     def _undone(self, found: Occurrences) -> Occurrences:
-        """The same with fewer values computed again, if it still fits."""
+        """The same with fewer values computed again, if it still fits.
+
+        A value that was computed again early, for another one, is then computed again later, where its operands may be overwritten.
+        """
         costs = {node: self._cost(recipe.original or recipe.kernel) for node, (_, recipe) in self.dropped.items()}
         for node in sorted(costs, key=lambda n: -costs[n])[:UNDONE]:
             cut = self.dropped.pop(node)
             without = self.sequence()
-            if self.arena_bytes(without) <= self.limit:
+            if self._reads_no_old_state(without) and self.arena_bytes(without) <= self.limit:
                 found = without
             else:
                 self.dropped[node] = cut
         return found
+
+    def _reads_no_old_state(self, found: Occurrences) -> bool:
+        """Whether everything that is computed again reads its operands before they are overwritten."""
+        again = ((k, number) for k, number in zip(found.kernels, found.numbers, strict=True) if k in found.recomputed)
+        return all(self.overwritten.get(operand, number) >= number for k, number in again for operand in k.reads)
 
     # --- the order ------------------------------------------------------------------------------------------------------
 
