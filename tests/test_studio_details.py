@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("nicegui")
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from weft.jobs.settings import SETTINGS
 from weft.locks import one_writer
 from weft.studio.library.runs import RUNNING
-from weft.jobs.settings import SETTINGS
 from weft.studio.library.training_fields import GROUPS, NOT_IN_FORM
 from weft.studio.library.training_form import check_form, device_choices
 from weft.studio.pages.train import field_hints
