@@ -344,5 +344,5 @@ def test_several_values_in_the_train_form_make_a_sweep(local: LocalStudio) -> No
     web = local.web.get("/train?data=digits&rate=0.1,0.03").text
     assert "Start sweep of 2 trials" in web
     assert "Train 2 runs" in web
-    assert "Settings of the search" in web
+    assert "Search settings" in web
     assert "Trials at a time" in local.web.get("/sweeps/new?clone=one").text

@@ -15,7 +15,8 @@ from ...jobs.queue import JobQueue
 from ...jobs.schema import validated
 from ...jobs.search_space import sweep_size
 from .sweep_form import has_range
-from .training_form import Field, FieldGroup, FormCheck, field_of, filled, learning_rates
+from .training_fields import Field, FieldGroup
+from .training_form import FormCheck, field_of, filled, learning_rates
 
 NAME = "folds"
 FIELD = Field(NAME, replace(FOLDS_SETTING, help="cross-validation: a training for each of so many parts of the data, which holds it out"), "Folds")  # fmt: skip

@@ -15,7 +15,8 @@ from ...jobs.recipes import with_recipe
 from ...jobs.search_space import ChoiceDimension, Dimension, RangeDimension, dimension, values_of
 from ...jobs.settings import SETTINGS
 from ...jobs.sweep_settings import SWEEP, checked_sweep
-from .training_form import Field, FieldGroup, FormCheck, field_of, learning_rates, setting_title
+from .training_fields import Field, FieldGroup, setting_title
+from .training_form import FormCheck, field_of, learning_rates
 
 PATHS = ("data", "weights", "from")  # may be paths of the server
 SEARCH = ("trials", "jobs", "sampler", "pruner", "metric")  # a database for the trials is for the command line

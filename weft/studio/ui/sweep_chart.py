@@ -11,7 +11,7 @@ from ...jobs.sweep_summary import best_so_far, visible_range
 from ...report.axes import ChartAxis, make_axis
 from ...report.parallel_coordinates import ParallelAxis
 from ..library.sweeps import SweepSnapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from .formats import is_share, metric_name, metric_value
 
 

@@ -20,7 +20,7 @@ from ...jobs.sweep_record import (
 )
 from ...jobs.sweep_summary import current_value, visible_range
 from ..library.sweeps import SweepSnapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from .formats import duration, is_share, metric_name, metric_value
 
 STATES = {"": "All", FINISHED: "Finished", PRUNED: "Pruned", FAILED: "Failed"}
