@@ -54,7 +54,7 @@ KNOWN = {
 
 
 def plan(words: Sequence[str]) -> None:
-    """How a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.
+    """Predict how a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.
 
     Step time, efficiency and memory of each split (data parallel, ZeRO 1 and 2, layers split by width, pipelines) for each number of ranks,
     which split is best and why. Compute comes from a profile of one rank, here or projected; communication from measured all-reduces here,
