@@ -80,9 +80,18 @@ RECIPES = {
     # the smallest files at no loss
     "best-lenet_300_100": _HAN300._replace(density=0.038, bits=4, steps=10, step_epochs=3, bias_bits=5, **_TAUGHT),
     "best-lenet5": _LENET5._replace(
-        channels=(0.5, 0.5, 0.2), channel_epochs=4, density=0.16, steps=4, step_epochs=2, final_epochs=25, share_epochs=3,
-        retrain_shift=1, bias_bits=4, distill=0.7, shrink=True
-    ),  # fmt: skip
+        channels=(0.5, 0.5, 0.2),
+        channel_epochs=4,
+        density=0.16,
+        steps=4,
+        step_epochs=2,
+        final_epochs=25,
+        share_epochs=3,
+        retrain_shift=1,
+        bias_bits=4,
+        distill=0.7,
+        shrink=True,
+    ),
     "fashion-small_cnn": _SMALL._replace(density=0.2, distill=0.5, step_epochs=3, final_epochs=20),
     "fashion-resnet20": _RESNET._replace(density=0.12, distill=0.5, step_epochs=1, final_epochs=12, share_epochs=2),
     "fixed-lenet5": _LENET5._replace(method="fixed", distill=0.5, final_epochs=2),
