@@ -39,13 +39,13 @@ def launch(words: Sequence[str]) -> None:
     options, command = read_options(words)
     ranks = options.pop("ranks", None)
     if ranks is None:
-        raise UserError("weft launch", "the number of processes is required: weft launch -n 8 ...")
+        raise UserError("weft launch", "the number of ranks is required: weft launch -n 8 ...")
     if options.pop("slurm", False):
         _submit(SlurmJob(tuple(command), ranks=ranks, **options.pop("job", {})), options)
         return
     given = [f"--{name}" for name in options.get("job", {}) if name != "threads"]
     if given or "dry-run" in options:
-        raise UserError("weft launch", f"{', '.join(given or ['--dry-run'])} is for jobs of SLURM. Add --slurm.")
+        raise UserError("weft launch", f"{', '.join(given or ['--dry-run'])} is an option of SLURM jobs. Add --slurm.")
     threads = options.get("job", {}).get("threads")
     run_launch(command, ranks, threads=threads, all_output=options.get("all-output", False))
 
