@@ -135,6 +135,12 @@ class CompressionMethod:
         """The step that points differ in."""
         return self.structure[-1] if self.structure else None
 
+    def __str__(self) -> str:
+        """As `method=` and `bits=` spell it."""
+        values = f"fixed:{self.bits}" if self.values == "fixed" else self.values
+        steps = ",".join(step for step in (*self.structure, values, self.coder) if step)
+        return f"method={steps}" + (f" bits={self.bits}" if self.values == "share" else "")
+
     @property
     def changes_layers(self) -> bool:
         """Whether the network has other layers or shapes afterwards, so that the settings of the run no longer describe it."""

@@ -36,7 +36,7 @@ def reach_size(work: Compression) -> None:
             least = packed_bytes(work.model, LEAST, bits, **options) + overhead
             raise _unreachable(
                 work,
-                f"bits={bits}: the nearest point found is {work.before / least:.1f} times smaller, where the largest layer keeps {LEAST:.2%} of its "
+                f"the nearest point found is {work.before / least:.1f} times smaller, where the largest layer keeps {LEAST:.2%} of its "
                 f"weights and {overhead:,} bytes of {least:,} are the program around them.",
             )
         SWEPT["prune"](work.context, work.model, density, f"{attempt}", work.settings["steps"] if attempt == 0 else 1)
@@ -93,10 +93,7 @@ def _unreachable(work: Compression, nearest: str) -> RunError:
     """The answer to a target that cannot be reached. If nothing was trained, no run stays behind."""
     if not work.state["points"]:
         shutil.rmtree(work.folder.path)
-    return RunError(
-        "weft compress",
-        f"{work.target} cannot be reached with method={work.settings['method'] or 'default'}: {nearest}",
-    )
+    return RunError("weft compress", f"{work.target} cannot be reached with {work.method}: {nearest}")
 
 
 def sweep(work: Compression) -> None:
