@@ -23,10 +23,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from weft.errors import UserError
-from weft.jobs.job_schedule import read_schedule
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import JobRecord
-from weft.jobs.sweep_record import find_sweep
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import JobRecord
+from weft.jobs.queue.schedule import read_schedule
+from weft.jobs.sweeps.record import find_sweep
 from weft.locks import lock_holder
 
 NAME = "measured"

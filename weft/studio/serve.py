@@ -12,8 +12,8 @@ import uvicorn
 
 from ..errors import RunError, UserError
 from ..jobs.definitions import ACCESS
-from ..jobs.queue import JobQueue
-from ..jobs.runner import Runner
+from ..jobs.queue.job_queue import JobQueue
+from ..jobs.queue.runner import Runner
 from .config import StudioConfig
 from .keys import OneTimeToken
 from .server import create

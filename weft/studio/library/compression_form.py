@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import WeftError
-from ...jobs.compression_settings import COMPRESSION, check_compression
+from ...jobs.compression.settings import COMPRESSION, check_compression
 from ...jobs.schema import validated
 from .runs import RunRow
 from .training_fields import Field

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...jobs.queue import JobQueue
-from ...jobs.record import RUNNING
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.record import RUNNING
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .datasets import DatasetIndex, DatasetRow
 from .folds import FoldsIndex, FoldsSnapshot

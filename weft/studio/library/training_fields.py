@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...jobs.schema import Setting, as_text
-from ...jobs.search_space import SWEPT
 from ...jobs.settings import SETTINGS
+from ...jobs.sweeps.search_space import SWEPT
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import numpy as np
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
-from ...jobs.kinds import TRAIN
-from ...jobs.needs import check_device, needs_of
 from ...jobs.optimizers import schedule
-from ...jobs.queue import JobQueue
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.recipes import with_recipe
-from ...jobs.search_space import expand, sweep_size, values_of
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep_settings import SweepPlan
+from ...jobs.sweeps.search_space import expand, sweep_size, values_of
+from ...jobs.sweeps.settings import SweepPlan
 from ...knobs import knobs
 from ...ops.convert import asarray
 from ...zoo.catalogue import ALIASES, FACTS, default_rate

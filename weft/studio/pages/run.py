@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import HTTPException
 from nicegui import ui
 
-from ...jobs.compression_state import is_compression
+from ...jobs.compression.state import is_compression
 from ..library.activity import Activity
 from ..library.feed import Snapshot
 from ..library.profiles import profiled_run

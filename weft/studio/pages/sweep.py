@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import HTTPException
 from nicegui import ui
 
-from ...jobs.sweep_record import FINISHED, best_first
+from ...jobs.sweeps.record import FINISHED, best_first
 from ..library.feed import Snapshot
 from ..library.sweeps import SweepSnapshot
 from ..library.training_fields import setting_title

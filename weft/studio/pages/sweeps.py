@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import Request
 
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep_control import sweep_settings
-from ...jobs.sweep_settings import SWEEP
+from ...jobs.sweeps.control import sweep_settings
+from ...jobs.sweeps.settings import SWEEP
 from ..library.feed import Snapshot
 from ..library.training_fields import setting_title
 from ..ui.context import Studio

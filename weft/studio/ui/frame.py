@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nicegui import ui
 
-from ...jobs.record import FAILED
+from ...jobs.queue.record import FAILED
 from ..access import current_user
 from ..library.feed import Snapshot
 from ..roles import MEMBER_PAGES
