@@ -24,7 +24,7 @@ from weft.errors import UserError
 from weft.io import load
 from weft.jobs import JobQueue, JobRecord, Runner, submit
 from weft.jobs.events import Event, Recorder, follow, latest, replay
-from weft.jobs.queue.job_queue import runner as runner_module
+from weft.jobs.queue import runner as runner_module
 from weft.jobs.queue.schedule import change_schedule
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS

@@ -24,9 +24,9 @@ from weft.errors import UserError
 from weft.io.files import append_line
 from weft.jobs import JobQueue, JobRecord, Runner, retry, submit
 from weft.jobs.events import Event
+from weft.jobs.queue import runner as runner_module
 from weft.jobs.queue.forecast import memory_forecast
 from weft.jobs.queue.history import past_use, record_use
-from weft.jobs.queue.job_queue import runner as runner_module
 from weft.jobs.queue.needs import CPU, GPU, TASK, JobNeeds, needs_of
 from weft.jobs.queue.plan import RunnerSlots, queue_plan, read_slots, write_slots
 from weft.jobs.queue.record import LOST
