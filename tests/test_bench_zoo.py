@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -47,3 +48,19 @@ def test_twins_compute_the_same() -> None:
         made = zoo_contestants.contestants(found[name], False, "cpu", False)
         theirs, ours = made["torch"]().values(), made["weft"]().values()
         assert difference(np.asarray(theirs, np.float64), np.asarray(ours, np.float64)) < 1e-5
+
+
+def test_the_roof_is_measured_by_code_that_computes_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cases import roof
+
+    monkeypatch.setattr(roof, "ELEMENTS", 1 << 14)
+    found = roof.measure(1)
+    assert min(found.flops, found.read, found.triad) > 0
+    code, count = roof.load(roof._module()), 1 << 12
+    source, total = np.arange(2 * count, dtype=np.float32), np.zeros(count, np.float32)
+    pointers = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    code.function("triad_loop", pointers)(count, total.ctypes.data, source.ctypes.data)
+    assert (total == source[:count] + 3 * source[count:]).all()
+    source[:] = 1
+    code.function("read_loop", pointers)(count, total.ctypes.data, source.ctypes.data)
+    assert total[: roof.host().lanes(32)].sum() == count

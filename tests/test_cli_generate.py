@@ -85,7 +85,7 @@ def test_errors(network: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_network_for_images_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from weft.jobs import writers
-    from weft.jobs.predictor import Predictor
+    from weft.jobs.prediction.predictor import Predictor
 
     images: Any = Predictor("classify", (1, 4, 4), "squash", ("a",), lambda x: x, None)  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(writers, "find_predictor", lambda *given, **more: images)

@@ -25,7 +25,7 @@ from weft.compiler.cpu import engine
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs.find_predictor import find_predictor
+from weft.jobs.prediction.find import find_predictor
 from weft.knobs import knobs
 from weft.report.text_format import counted, listed
 
@@ -183,7 +183,7 @@ def test_folders_patterns_and_lists(at_home: Path) -> None:
 
 def test_more_images_than_a_batch(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = said("predict", "colours", "photos", "--csv")[0]
-    monkeypatch.setattr(importlib.import_module("weft.jobs.predictions"), "BATCH", 5)
+    monkeypatch.setattr(importlib.import_module("weft.jobs.prediction.predictions"), "BATCH", 5)
     rows, wanted = (
         list(csv.DictReader(io.StringIO(t))) for t in (said("predict", "colours", "photos", "--csv")[0], whole)
     )

@@ -197,6 +197,20 @@ def test_vectors_with_a_matrix_beyond_the_caches(turned: bool, kind: str, monkey
             assert any(s.startswith("addup") for s in symbols) is (not turned and outputs >= 64)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("k", "crowded"), [(1000, False), (1024, True), (2048, True)])
+def test_rows_that_share_a_set_of_the_cache_are_not_read_in_place_by_tall_tiles(
+    k: int, crowded: bool, threads: int
+) -> None:
+    """A way of the L1 cache has 4 KiB: rows of 4 KiB fall on one another, and 8 ways hold no tile of 9 rows."""
+    target = CpuTarget("x86_64", "cascadelake", "", 512, 32, l1=32 << 10, l2=1 << 20)
+    p = tiling.Problem(1024, 1024, k, (k, 1), (1024, 1), (1024, 1), 1, 0, 0, 0, "f32", "f32", "f32", threads, False)
+    chosen = tiling.choose(p, target).kernel
+    assert (chosen.reading, chosen.tile.rows) == ("rows", 9) if not crowded else chosen.tile.rows <= 8
+    larger = tiling.choose(p, replace(target, l1=48 << 10)).kernel  # 12 ways
+    assert k != 1024 or (larger.reading, larger.tile.rows) == ("rows", 9)
+
+
 def test_all_ways_of_all_problems() -> None:
     """Whatever the estimate would choose elsewhere works too."""
     tried, shape = set(), (37, 61, 70)

@@ -15,6 +15,7 @@ from scipy import special
 from weft.compiler.cpu import engine
 from weft.compiler.cpu.ir_builder import F32, F64, I64, PTR, Code, new_module, vector
 from weft.compiler.cpu.math import functions as maths
+from weft.compiler.thresholds import thresholds
 
 # How far results may be from the exact ones, in units of the last place of float32 and float64.
 BOUNDS = {
@@ -98,6 +99,28 @@ def test_functions_are_made_once_for_each_type() -> None:
     code = Code.begin(new_module("test"), "twice", [F32], F32)
     x = maths.emit(code, "exp", maths.emit(code, "exp", code.arguments[0]))
     assert [f.name for f in code.done(x).module.functions if f.blocks] == ["twice", "weft.exp.f32"]
+
+
+def test_a_vector_is_computed_in_place_until_its_block_is_long() -> None:
+    code = Code.begin(new_module("test"), "chain", [vector(F32, 8)], vector(F32, 8))
+    x = code.arguments[0]
+    for _ in range(40):
+        x = maths.emit(code, "exp", x)
+    function = code.done(x)
+    assert [f.name for f in function.module.functions if f.blocks] == ["chain", "weft.exp.v8f32"]
+    assert thresholds.inlined_block <= len(function.blocks[0].instructions) < 2 * thresholds.inlined_block
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", maths.NAMES)
+def test_calls_have_the_bits_of_what_is_computed_in_place(name: str, dtype: Float) -> None:
+    inputs = [x[:4003] for x in _sweep(name, dtype)]
+    wanted = _apply(name, 8, *inputs).tobytes()
+    with thresholds.set(inlined_block=0):
+        _compiled.cache_clear()
+        called = _apply(name, 8, *inputs).tobytes()
+    _compiled.cache_clear()
+    assert called == wanted
 
 
 # --- what they are tested with ----------------------------------------------------------------------------------------

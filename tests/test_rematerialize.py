@@ -139,6 +139,14 @@ def test_a_step_within_a_limit_has_the_same_bits() -> None:
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+def test_the_setting_is_followed_as_the_argument_is() -> None:
+    step, batch, _ = _training(None)
+    whole = step.memory(*batch)
+    with weft.knobs.set(memory=whole.total - whole.work // 3):
+        assert step.memory(*batch).recomputed > 0
+    assert step.memory(*batch) == whole
+
+
 def test_a_limit_that_cannot_be_met_names_the_least_memory_that_was_found() -> None:
     """Not that of the last attempt, which may take more than what a higher limit gave."""
     for seed in range(5):

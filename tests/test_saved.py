@@ -261,7 +261,7 @@ def with_manifest(**new):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_manifest(version=3, weft="99.0"), "version 3 of the format; this weft reads up to version 2. Install a newer weft"),
+        (with_manifest(version=4, weft="99.0"), "version 4 of the format; this weft reads up to version 3. Install a newer weft"),
         (with_manifest(ops={"conv": 7}), "has in an older version: conv"),
         (with_manifest(ops={"warp_drive": 1}), "does not have: warp_drive"),
         (with_manifest(format="zip"), "the format is 'zip'"),
@@ -367,7 +367,7 @@ def test_files_of_earlier_versions_load_for_ever(path):
 
 
 def test_there_are_files_of_every_version():
-    assert {p.stem.rpartition("-")[2] for p in GOLDEN.glob("*.weft")} == {"v1", "v2"}
+    assert {p.stem.rpartition("-")[2] for p in GOLDEN.glob("*.weft")} == {"v1", "v2", "v3"}
 
 
 def test_expressions_of_sizes():

@@ -87,7 +87,7 @@ def _fma_loop(module: Any, kind: Any) -> None:
     count, place = code.arguments
     x, y = code.read(place, 0, kind), code.read(place, 64, kind)
     zeros = [constant(kind, float(i)) for i in range(_accumulators())]
-    found = code.carry(0, count, zeros, lambda i, values: [code.fma(x, y, v) for v in values])
+    found = code.loop_carrying(0, count, zeros, lambda i, values: [code.fma(x, y, v) for v in values])
     _keep(code, found, place)
 
 
@@ -99,7 +99,7 @@ def _read_loop(module: Any, kind: Any, lanes: int) -> None:
     def step(i: Any, sums: list[Any]) -> list[Any]:
         return [code.fadd(s, code.read(source, code.plus(i, n * lanes), kind)) for n, s in enumerate(sums)]
 
-    sums = code.carry(0, count, [constant(kind, 0.0)] * UNROLL, step, UNROLL * lanes)
+    sums = code.loop_carrying(0, count, [constant(kind, 0.0)] * UNROLL, step, UNROLL * lanes)
     _keep(code, sums, place)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 from ..data.resize import WAYS
 from ..errors import RunError, UserError
 from ..jobs import of_texts
+from ..jobs.datasets.image_lists import ImageEntry, image_files
 from ..jobs.device import on
 from ..jobs.events import Recorder
-from ..jobs.find_predictor import find_predictor
-from ..jobs.image_lists import ImageEntry, image_files
-from ..jobs.onnx_predictor import ImageInput
-from ..jobs.prediction_results import TABLE, best_per_class, read_predictions, titles
-from ..jobs.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
-from ..jobs.predictor import Predictor
+from ..jobs.prediction.find import find_predictor
+from ..jobs.prediction.onnx_predictor import ImageInput
+from ..jobs.prediction.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
+from ..jobs.prediction.predictor import Predictor
+from ..jobs.prediction.results import TABLE, best_per_class, read_predictions, titles
 from ..jobs.schema import Setting, flag, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
 from ..report.text_format import counted, listed

@@ -27,6 +27,7 @@ class Thresholds:
         4096, 16
     )  # of a vector loop that one thread takes, where there is no other loop to share out
     far_rows: int = _at(512, 8)  # bytes from row to row, from which on a column is prefetched
+    inlined_block: int = _at(256, 0)  # instructions from which on a block calls elementary functions
     segments: int = _at(32, 2)  # the most parts that a vector loop is cut in where a concat changes its input
     # Wide products, whose rows are computed some after the others
     row_chunk_bytes: int = _at(512 << 20, 64)  # of the rows of a chunk, as float32

@@ -23,10 +23,10 @@ from ..saved.trace import TensorSpec
 from ..tensor import Tensor
 from ..train.folder import RunFolder
 from ..tree import map_tree
-from .data_facts import facts
+from .datasets.facts import facts
 from .find import find_run
 from .job import Job, job_of_run
-from .run_predictor import Deployed, deployed_of, resize_of, task_of
+from .prediction.run_predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
 
 

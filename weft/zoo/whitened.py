@@ -112,10 +112,11 @@ class WhitenedCNN(nn.Module):
         return (self._logits(x) + self._logits(flip(x, axis=3))) * 0.5
 
     def _logits(self, x: Tensor) -> Tensor:
-        y = self.gelu(self.whitening(x))
+        y: Tensor = self.gelu(self.whitening(x))
         for block in self.blocks:
             y = block(y)
-        return self.head(self.pool(y)) * self.scale
+        logits: Tensor = self.head(self.pool(y))
+        return logits * self.scale
 
 
 def _block(inputs: int, outputs: int, momentum: float) -> nn.Sequential:
@@ -150,5 +151,8 @@ def whitened_cnn(
     """Whitened patches, three blocks of two convolutions and a scaled linear layer (Jordan 2024); for images from 20 x 20 on.
 
     `views` are averaged in evaluation mode: 2 with the mirror image, 6 with shifts by a pixel, too.
+
+    >>> whitened_cnn(4, widths=(8, 8, 8), views=2).eval()(np.zeros((2, 3, 32, 32), np.float32)).shape
+    (2, 4)
     """
     return WhitenedCNN(classes, channels, widths, kernel, scale, momentum, views)

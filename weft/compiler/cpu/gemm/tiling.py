@@ -57,7 +57,8 @@ _CROWD = 400.0  # more, for each thread beyond a few
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
 _FAR = 0.6  # more, if it is used in another phase
 _NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
-_PAGE = 4096  # bytes
+_PAGE = 4096  # bytes; also those of a way of the L1 cache
+_EVICTED = 0.15  # slowdown if the rows of a tile evict each other from the L1 cache
 _SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte that more threads than these share
 
 
@@ -253,6 +254,9 @@ class _Estimate:
             # Rows at the same offset of a page map to few sets of the L2 cache.
             crowded = self.apart(p.a[0], 0.0, 0.1)
             delay += crowded if tall * self.kernel.tile.rows * p.a[0] * BYTES[p.kind] > self.target.l2 else 0.0
+            # Those of one tile even share a set of the L1 cache, which may have fewer ways than the tile has rows.
+            sharing = self.kernel.tile.rows * gcd(p.a[0] * BYTES[p.kind], _PAGE)
+            delay += _EVICTED if sharing > self.target.l1 else 0.0
         elif not self.pack_a:
             delay += self.apart(p.a[1], 0.05, 0.35)
         return delay

@@ -1,8 +1,9 @@
 """Elementary functions as vector polynomials: exp, log, tanh, sin, pow and their kin, in float32 and float64.
 
-LLVM has no vector code of its own for these, and a call of libm for each lane costs ten times as much. `emit` writes a
-call of a private function of the module, one for each name and type, made on first use. Each function is written once
-for both types. Branches skip rare cases: sin, cos and tan of huge numbers, which call libm lane by lane, and powers
+LLVM has no vector code of its own for these, and a call of libm for each lane costs ten times as much. `emit` writes the
+formula of a vector in place, so that its constants stay in registers from iteration to iteration; where a block is long already, and for
+functions with branches, it writes a call of a private function of the module, one for each name and type, made on first use. Each function is
+written once for both types. Branches skip rare cases: sin, cos and tan of huge numbers, which call libm lane by lane, and powers
 of zero, negative and non-finite numbers. Every lane goes through the same IEEE operations whatever the number of
 lanes, so its bits depend on its own number alone.
 """
@@ -13,6 +14,7 @@ import math
 from collections.abc import Callable
 from decimal import Context, Decimal
 
+from ...thresholds import thresholds
 from ..ir_builder import Code, Value, element_of, lanes_of
 from . import coefficients as tables
 from .float_builder import (
@@ -49,12 +51,14 @@ def emit(code: Code, name: str, *values: Value) -> Value:
     Example:
         >>> from weft.compiler.cpu.ir_builder import F32, Code, new_module, vector
         >>> four = vector(F32, 4)
-        >>> code = Code.begin(new_module("example"), "softplus", [four], four)
-        >>> function = code.done(emit(code, "log1p", emit(code, "exp", code.arguments[0])))
+        >>> code = Code.begin(new_module("example"), "example", [four], four)
+        >>> function = code.done(emit(code, "sin", emit(code, "exp", code.arguments[0])))
         >>> [f.name for f in function.module.functions if f.blocks]
-        ['softplus', 'weft.exp.v4f32', 'weft.log1p.v4f32']
+        ['example', 'weft.sin.v4f32']
     """
     type = values[0].type
+    if name not in _BRANCHING and lanes_of(type) > 1 and len(code.block.instructions) < thresholds.inlined_block:
+        return FUNCTIONS[name](*(Num(code, value) for value in values)).value
     element = {"float": "f32", "double": "f64"}[str(element_of(type))]
     symbol = f"weft.{name}." + (element if lanes_of(type) == 1 else f"v{lanes_of(type)}{element}")
     function = code.module.globals.get(symbol)
@@ -373,3 +377,4 @@ FUNCTIONS: dict[str, Callable[..., Num]] = {
     )
 }
 NAMES = tuple(FUNCTIONS)
+_BRANCHING = frozenset({"sin", "cos", "tan", "pow"})  # those that skip rare cases
