@@ -75,6 +75,7 @@ def test_add_list_show_and_remove(lenet: Path, store: Path, capsys: pytest.Captu
 
 def test_what_cannot_be_added(lenet: Path, store: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", stem=np.zeros(3))
+    np.savez(tmp_path / "head.npz", **{"classifier.1.weight": np.zeros((10, 4)), "classifier.1.bias": np.zeros(10)})
     (tmp_path / "text.pth").write_text("no weights")
     for words, message in (
         ((), "a file or a URL is required"),
@@ -86,6 +87,7 @@ def test_what_cannot_be_added(lenet: Path, store: Path, capsys: pytest.CaptureFi
         ((str(lenet), "network=lenet5", "sha256=12"), "64 hexadecimal digits"),
         ((str(lenet), "network=lenet5", "sha256=" + "0" * 64), "is another file"),
         (("other.npz", "network=lenet5"), "weights of lenet5 under the names of caffe are required"),
+        (("head.npz", "network=resnet18"), "weights of resnet18 are required, got 2 of its 1[0-9]* tensors"),
         (("text.pth", "network=lenet5"), "text.pth is damaged, or not in a format that is known"),
         (("https://example.org/w.pth", "network=lenet5"), "needs the hash"),
     ):

@@ -86,8 +86,16 @@ def has_all_names(model: nn.Module, network: str, values: Mapping[str, Any]) -> 
 
 
 def find_naming(model: nn.Module, network: str, values: Mapping[str, Any]) -> Naming:
-    """The library whose names these are."""
-    return _best(model, network, values)[0]
+    """The library whose names these are. Other networks share a few names: at least half of this one's must be there."""
+    naming, renamed, wanted = _best(model, network, values)
+    names = {source.name for source in wanted.values()}
+    found = len(names & renamed.keys())
+    if 2 * found < len(names):
+        raise UserError(
+            "load_published",
+            f"weights of {network} are required, got {found} of its {len(names)} tensors. Is it the right network?",
+        )
+    return naming
 
 
 def _best(
