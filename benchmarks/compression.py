@@ -23,7 +23,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Bench:
 
     def augment(self, shift: int) -> None:
         """Shift training images by up to so many pixels from now on, and flip them if the recipe says so."""
-        changes = [data.RandomCrop(28, padding=shift)] if shift else []
+        changes: list[nn.Module] = [data.RandomCrop(28, padding=shift)] if shift else []
         changes += [data.RandomFlip()] if self.recipe.flip else []
         self.prepare = nn.Sequential(data.ToFloat(), *changes, data.Normalize(*self.recipe.normalize))
 
@@ -224,11 +224,12 @@ def share_biases(model: nn.Module, bits: int) -> None:
 
 def _sizes(bench: Bench, before: int) -> dict[str, Any]:
     model = bench.model.eval()
-    sizes = {coder: len(pack_tensors(packed_weights(model, True), coder).content) for coder in ("huffman", "rans")}
+    coders: tuple[Literal["huffman", "rans"], ...] = ("huffman", "rans")
+    sizes = {coder: len(pack_tensors(packed_weights(model, True), coder).content) for coder in coders}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.weft"
         files = {
-            coder: compress.pack(model, path, weft.zeros((1, 1, 28, 28)), half=True, coder=coder) for coder in sizes
+            coder: compress.pack(model, path, weft.zeros((1, 1, 28, 28)), half=True, coder=coder) for coder in coders
         }
         error = bench.error(weft.load(path).eval())
     found: dict[str, Any] = {"error_after": round(error, 3), "bytes_before": before}

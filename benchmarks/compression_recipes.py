@@ -65,7 +65,7 @@ class Recipe(NamedTuple):
 
 
 _HAN300 = Recipe("lenet_300_100", density=(0.083, 0.09, 0.26), bits=5)
-_TAUGHT = {"batch": 200, "distill": 0.7, "teacher": "lenet5"}
+_TAUGHT: dict[str, Any] = {"batch": 200, "distill": 0.7, "teacher": "lenet5"}
 _LENET5 = Recipe("lenet5", batch=200, epochs=10, rate=0.05, retrain_rate=0.03)
 _SMALL = Recipe(
     "small_cnn", data="fashion-mnist", batch=200, epochs=20, rate=0.05, retrain_rate=0.03, shift=2, flip=True
