@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,25 @@ def rows_of(machine: str, network: str, what: str) -> dict[int, ThroughputRow]:
 
 
 def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows as a table of Markdown; the first `left` columns are text."""
+    """Rows as a table of Markdown; the first `left` columns are text. Columns without any figure are named below it instead.
+
+    >>> print(markdown([["network", "A", "B"], ["LeNet-5", "3", MISSING]]))
+    | network | A |
+    | --- | ---: |
+    | LeNet-5 | 3 |
+    <BLANKLINE>
+    Not measured: B.
+    >>> markdown([["network", "A"]])
+    'Not measured.'
+    """
     head, *body = rows
+    if not body:
+        return "Not measured."
+    known = [any(row[i] != MISSING for row in body) for i in range(len(head))]
     rule = ["---" if i < left else "---:" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
+    lines = ["| " + " | ".join(compress(row, known)) + " |" for row in (head, rule, *body)]
+    unknown = [title for title, is_known in zip(head, known, strict=True) if not is_known]
+    return "\n".join([*lines, *(["", f"Not measured: {'; '.join(unknown)}."] if unknown else [])])
 
 
 def each_network(cells: Callable[[str], Sequence[str] | None]) -> Iterator[list[str]]:
@@ -158,24 +174,30 @@ def latency_table(batch: int = 1) -> str:
 def throughput_table(what: str = "infer") -> str:
     """Examples a second by batch size, machines side by side; energy and cost where they are known."""
     names = list(machines())
-    gpu = next((name for name in names if measured(name)["kind"] == "gpu"), None)
+    cpu, gpu = (next((name for name in names if measured(name)["kind"] == kind), None) for kind in ("cpu", "gpu"))
     unit = "inferences" if what == "infer" else "samples"
     head = ["network", "batch", *(f"{title}, {unit}/s" for title in machines().values())]
-    head += [f"H200, {unit}/J, measured", f"{unit}/s/W of the limit", f"{unit}/$ of rent"] if gpu else []
+    head += [f"{MACHINES[cpu]}, {unit}/J, modelled"] if cpu else []
+    costs = ("J, measured", "s/W of the limit", "$ of rent")
+    head += [f"{MACHINES[gpu]}, {unit}/{cost}" for cost in costs] if gpu else []
     rows = [head]
     for network, title in NETWORKS.items():
         found = {name: rows_of(name, network, what) for name in names}
         for batch in sorted({batch for one in found.values() for batch in one}):
             cells = [short(found[name][batch].per_second) if batch in found[name] else MISSING for name in names]
+            cells += [_per_joule(found[cpu].get(batch), "modelled")] if cpu else []
             rows.append([title, str(batch), *cells, *(_cost_cells(found[gpu].get(batch)) if gpu else ())])
     return markdown(rows)
 
 
+def _per_joule(row: ThroughputRow | None, energy: str) -> str:
+    known = None if row is None or row.energy != energy else row.per_joule
+    return MISSING if known is None else short(known)
+
+
 def _cost_cells(row: ThroughputRow | None) -> list[str]:
-    if row is None:
-        return [MISSING] * 3
-    joule = row.per_joule if row.energy == "measured" else None
-    return [MISSING if one is None else short(one) for one in (joule, row.per_second_per_watt, row.per_dollar)]
+    costs = (None, None) if row is None else (row.per_second_per_watt, row.per_dollar)
+    return [_per_joule(row, "measured"), *(MISSING if one is None else short(one) for one in costs)]
 
 
 def phases_table() -> str:

@@ -646,7 +646,7 @@ def test_joined_warps_show_what_a_crop_cut_off():
         (lambda: data.CutMix(1.0)(made(), made()), "[CutMix] labels (batch,) of ints or (batch, classes) of floats are required"),
         (lambda: data.CutMix(1.0, 3)(made(4), LABELS), "[CutMix] a label for each image is required, got 4 images and 5 labels"),
         (lambda: data.Augment(data.MixUp())(made()), "[Augment] MixUp requires labels. Call augment(x, y)"),
-        (lambda: data.augmentation("wild", 8), "[augmentation] the name must be light, standard, strong, got 'wild'"),
+        (lambda: data.augmentation("wild", 8), "[augmentation] the name must be light, shift, standard, strong, got 'wild'"),
     ],
 )  # fmt: skip
 def test_error_texts(call, text):

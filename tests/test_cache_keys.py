@@ -43,7 +43,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 # Two values of every setting that shapes code.
 CHOICES: dict[str, tuple[Any, Any]] = {
     "threads": (1, 2), "conv_algorithm": ("fastest", "GEMM"), "matmul_algorithm": ("fastest", "no_workspace"),
-    "winograd": (0, 1), "fast_math": (0, 1), "optimize": (0, 1), "tf32": (0, 1),
+    "winograd": (0, 1), "fast_math": (0, 1), "optimize": (0, 1), "tf32": (0, 1), "memory": (0, 1 << 20),
 }  # fmt: skip
 
 

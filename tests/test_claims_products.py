@@ -270,12 +270,13 @@ def test_sums_of_a_batch_or_of_odd_rows_are_our_kernel_s() -> None:
     assert [c.spec.epilogue for c in (*batch, *odd)] == ["", ""]
 
 
-def test_a_residual_does_not_ride_on_a_product() -> None:
+def test_a_residual_rides_on_a_product() -> None:
     def f(a: Any, b: Any, c: Any) -> Any:
         y = weft.relu(a @ b + c)
         return weft.relu(y @ y.mT + c + y)
 
-    assert [wanted.spec.epilogue for wanted in asked(f, *FACTORS)] == ["bias_relu", ""]
+    found = [(wanted.spec.epilogue, wanted.spec.residual) for wanted in asked(f, *FACTORS)]
+    assert found == [("bias_relu", False), ("bias_relu", True)]
 
 
 def test_products_of_float64_have_no_epilogue() -> None:

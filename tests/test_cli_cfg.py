@@ -9,8 +9,8 @@ import pytest
 
 import weft
 from cli_tools import told
-from weft.cli import GROUPS, SUMMARIES, VERBS, main
-from weft.cli.arguments import first_line, read
+from weft.cli import SUMMARIES, VERBS, VERBS_BY_GROUP, main
+from weft.cli.arguments import HELP_WIDTH, Help, first_line, read
 from weft.cli.training import FOLDS, OF_RESUME, TRACE
 from weft.jobs.schema import Setting, as_text, sizes
 from weft.jobs.settings import GROUPS as SETTING_GROUPS
@@ -105,7 +105,8 @@ def test_mistakes(
 
 
 def test_the_first_page_names_every_verb_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(verb for verbs in GROUPS.values() for verb in verbs) == sorted(VERBS)
+    verbs = [verb for verbs in VERBS_BY_GROUP.values() for verb in verbs]
+    assert len(verbs) == len(set(verbs)) == len(VERBS)
     pages = []
     for words in ([], ["help"], ["-h"], ["--help"]):
         assert main(words) == 0
@@ -133,11 +134,14 @@ def test_every_verb_says_what_it_does(verb: str, capsys: pytest.CaptureFixture[s
 
 def test_the_settings_of_a_verb_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "epochs=3", "--help-all"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    page = capsys.readouterr().out
+    said = " ".join(page.split())
     for name, setting in SETTINGS.items():
-        assert [line for line in lines if line.startswith(f"{name} {as_text(setting.default)} {setting.help}")], name
-    assert [line for line in lines if line in SETTING_GROUPS] == list(SETTING_GROUPS)
-    assert "schedule one_cycle learning rate schedule: one_cycle, cosine, linear or constant" in lines
+        default = "" if setting.default is None else f"{as_text(setting.default)} "
+        assert f" {name} {default}{setting.help}" in said, name
+    assert [line for line in page.splitlines() if line in SETTING_GROUPS] == list(SETTING_GROUPS)
+    assert "schedule one_cycle learning rate schedule: one_cycle, cosine, linear or constant" in said
+    assert max(map(len, page.splitlines())) <= HELP_WIDTH
 
 
 @pytest.mark.parametrize("verb", ["train", "resume"])
@@ -152,6 +156,19 @@ def test_the_help_of_a_training_fits_on_a_screen(
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
     own = FOLDS if verb == "train" else OF_RESUME
     assert f"weft {verb} --help-all shows all {len(SETTINGS | TRACE | own)} settings." in lines
+
+
+def test_groups_of_settings_and_long_defaults_in_help() -> None:
+    known = {
+        "a": Setting(str, "x" * 40, "the first", "one"),
+        "b": Setting(str, None, "the second", "two"),
+        "c": Setting(str, "y", "the third", "one"),
+    }
+    text = Help("verb", "", known).text("What it does, over\n    two lines.\n\n      an example")
+    assert text.splitlines()[2:5] == ["What it does, over two lines.", "", "  an example"]
+    lines = text.splitlines()
+    settings = [" ".join(line.split()) for line in lines[lines.index("one") : lines.index("two") + 2]]
+    assert settings == ["one", f"a the first; default: {'x' * 40}", "c y the third", "two", "b the second"]
 
 
 def test_the_parts_of_a_verb_have_help_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ WRONG: dict[str, Sequence[str]] = {
     "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),
     "betas": ("0.9", "0.9,1", "a,b"), "eps": ("0", "-1"), "average": ("1", "0", "x"), "label_smoothing": ("1", "-0.1"),
     "mixup": ("0", "-1", "x"), "cutmix": ("0", "-1", "x"), "exist_ok": ("perhaps",), "recipe": ("nothing-like-it",),
+    "stride": ("0", "x"), "steps": ("0", "1.5"), "resident": ("perhaps",), "alternate_flips": ("perhaps", "true"), "views": ("0", "x", "2"),
+    "bias_rate": ("0", "-1", "nan"), "memory": ("lots", "8XB", "-1GiB"),
     "json": ("maybe",), "from": ("nowhere-at-all",), "nonsense": ("1",),
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Data-parallel training: several processes give the bits of one that accumulates the same micro-batches."""
 
 import itertools
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import weft
 from rank_tools import mesh_of
 from uncompiled import uncompiled
-from weft import data, nn, optim, train
+from weft import data, metrics, nn, optim, train
 from weft.data.loader import Loader, Shard
 from weft.errors import UserError
 from weft.parallel import synchronize_batch_norms
@@ -77,13 +78,70 @@ def fitted_with(size, settings):
 def test_a_checkpoint_is_whole_and_goes_on_with_another_number_of_processes(shared_pools, size, tmp_path, alone):
     pool = shared_pools[size]
     first = pool.run(fitted_with, pool.size, {"epochs": 1, "zero": 2, "folder": str(tmp_path / "run")})
-    weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True)
+    weights, history = fitted(epochs=2, folder=str(tmp_path / "run"), resume=True, micro_batches=None)
     assert len(first[0][1]) == 1
     assert len(history) == 2
     assert equal(weights, alone["reference"][0])
     again = pool.run(fitted_with, pool.size, {"epochs": 3, "zero": 1, "folder": str(tmp_path / "run"), "resume": True})
     assert equal(again[0][0], again[-1][0])
     assert [row["epoch"] for row in again[0][1]] == [1, 2, 3]
+
+
+class Largest(metrics.Metric):
+    """The largest logit: not a sum over examples."""
+
+    combine: ClassVar = {"most": "max"}
+
+    def __init__(self):
+        self.most = weft.asarray(0.0).realize()
+
+    def update(self, prediction, target):
+        self.most.assign(weft.maximum(self.most, prediction.max()))
+
+    def value(self):
+        return self.most + 0.0
+
+
+class Positives(metrics.AUC):
+    def update(self, prediction, target):
+        super().update(weft.softmax(prediction)[:, 3], target == 3)
+
+
+def measured(parallel=None):
+    found = fitted(parallel, epochs=1, metrics={"most": Largest, "auc": Positives})[1][0]
+    return {name: found[name] for name in ("train_most", "validation_most", "train_auc", "validation_auc")}
+
+
+def test_metrics_that_are_no_means_are_those_of_all_examples(shared_pools):
+    wanted = measured()
+    for found in shared_pools[2].run(measured, "data:2"):
+        assert found == pytest.approx(wanted, rel=1e-6)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopped(size, folder):
+    """A training that ends without a warning in its second batch; there is a checkpoint of the first one."""
+
+    def count(now):
+        if now.step == 2 * 4 // size:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fitted(f"data:{size}", on_step=count, folder=folder, save_seconds=0.0)
+
+
+@pytest.mark.parametrize(("size", "then"), [(2, 4), (4, 1)])
+def test_an_epoch_goes_on_with_another_number_of_processes(shared_pools, tmp_path, alone, size, then):
+    """With the micro-batches that it began with, unless others are asked for."""
+    folder = str(tmp_path / "run")
+    shared_pools[size].run(stopped, size, folder)
+    again = {"folder": folder, "resume": True, "micro_batches": None}
+    found = fitted(**again) if then == 1 else shared_pools[then].run(fitted_with, then, again)[0]
+    assert equal(found[0], alone["reference"][0])
+    assert [row["train_accuracy"] for row in found[1]] == pytest.approx([row["train_accuracy"] for row in alone["reference"][1]])  # fmt: skip
 
 
 def clipped(size):
@@ -117,6 +175,36 @@ def test_every_optimizer_averages_and_clips_alike(shared_pools):
     for found in shared_pools[2].run(clipped, 2):
         for key, weights in found.items():
             assert all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(weights, wanted[key], strict=True))
+
+
+def overflowing(size, zero):
+    """Parameters and counts after steps with a loss scale. In two of them one of four micro-batches overflows."""
+    with weft.knobs.set(device="reference"):
+        mesh = mesh_of(data=size) if size > 1 else None
+        weft.seed(1)
+        model, scale, own = nn.Linear(5, 3), weft.LossScale(grow_after=3), 4 // size
+        optimizer = optim.adam(
+            model, rate=0.1, clip_norm=0.5, accumulate=own, **({"axis": "data", "zero": zero} if mesh else {})
+        )
+        step = weft.jit(lambda x: optimizer.minimize((model(x) ** 2).mean(), scale))
+        batches = np.random.default_rng(0).normal(size=(8, 4, 4, 5)).astype(np.float32)
+        batches[2, 1] = batches[5, 3] = 1e30
+        first = own * mesh.index("data") if mesh else 0
+        for batch in batches:
+            for x in batch[first : first + own]:
+                step(x)
+        counts = (optimizer.steps, optimizer.calls, scale.scale, scale.good_steps)
+        return [p.numpy().copy() for p in model.parameters()], [t.item() for t in counts]
+
+
+@pytest.mark.parametrize(("size", "zero"), [(2, 0), (2, 2), (4, 1)])
+def test_an_overflow_in_one_micro_batch_skips_the_whole_update(shared_pools, size, zero):
+    """As it does with one process that accumulates; clipping by the norm has its bits, too, whoever has which part of the gradients."""
+    wanted, counts = overflowing(1, 0)
+    assert counts == [6, 0, 8192.0, 2]  # of 8 updates; 2^15 doubled once, halved three times
+    for weights, found in shared_pools[size].run(overflowing, size, zero):
+        assert found == counts
+        assert all(np.array_equal(a, b) for a, b in zip(weights, wanted, strict=True))
 
 
 def collectives(size, settings):
@@ -214,8 +302,17 @@ def test_micro_batches_follow_the_order_of_the_epoch():
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"parallel is data:4, model:2, .* got 'modle:2'. Did you mean model?"):
         fitted(parallel="modle:2")
-    with pytest.raises(UserError, match="accumulate= is not given beside it"):
+    with pytest.raises(
+        UserError, match="accumulate=2 is for one rank.* use micro_batches=4 and a batch 2 times as large"
+    ):
         fitted(micro_batches=2, accumulate=2)
+    with pytest.raises(
+        UserError, match="a batch of 48 examples cannot be cut into 5 equal .* Use batch=45 or batch=50"
+    ):
+        fitted(micro_batches=5)
+    with pytest.raises(UserError, match="3 examples .all of the training data. cannot be cut into 4 .* Use fewer"):
+        x = np.zeros((3, 1, 8, 8), np.float32)
+        train.fit(network(), (x, np.arange(3)), micro_batches=4)
     with pytest.raises(UserError, match="needs 2 processes, there is 1"):
         fitted(parallel="data:2")
     with pytest.raises(UserError, match="zero is 0, 1 or 2"):

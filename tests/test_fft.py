@@ -17,7 +17,7 @@ from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv.choice import decide
 from weft.compiler.cpu.engine import Loaded, object_code
 from weft.compiler.cpu.fft import filter_gradient_plan, plan
-from weft.compiler.cpu.fft.spectra import Window
+from weft.compiler.cpu.fft.spectra import FftWindow
 from weft.compiler.cpu.fft.transforms import SIZES, complex_transform, real_inverse, real_transform
 from weft.compiler.cpu.ir_builder import F64, PTR, Code, Value, new_module
 from weft.compiler.cpu.target import TARGETS, CpuTarget, host
@@ -64,8 +64,8 @@ def test_transforms(size: int) -> None:
         np.testing.assert_allclose(got.view(complex), reference(z.view(complex)), atol=1e-12)
 
 
-@pytest.mark.parametrize("window", [Window(8, 8), Window(1, 40), Window(20, 1), Window(10, 12)])
-def test_points_are_half_of_a_window(window: Window) -> None:
+@pytest.mark.parametrize("window", [FftWindow(8, 8), FftWindow(1, 40), FftWindow(20, 1), FftWindow(10, 12)])
+def test_points_are_half_of_a_window(window: FftWindow) -> None:
     """All points of the spectrum of a real image that are not conjugates of others, each once."""
     ky, kx = np.meshgrid(np.arange(window.y), np.arange(window.x), indexing="ij")
     other = (-ky % window.y) * window.x + -kx % window.x
@@ -119,7 +119,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     every = plan.tilings
 
     def fixed(name: str, *given: Any) -> list[plan.Tiling]:
-        return [t for t in every(name, *given) if t.window == Window(10, 12)] or every(name, *given)
+        return [t for t in every(name, *given) if t.window == FftWindow(10, 12)] or every(name, *given)
 
     for module in (plan, filter_gradient_plan):
         monkeypatch.setattr(module, "tilings", fixed)

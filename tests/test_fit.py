@@ -124,7 +124,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a setting of another": (
         {"momentum": 0.9},
-        "there is no setting 'momentum'. Known: accumulate, amsgrad, average, axis, b1, ",
+        "there is no setting 'momentum'. Known: accumulate, alternate_flips, amsgrad, average, axis, b1, ",
     ),
     "resume without a folder": ({"resume": True}, "resume=True needs the folder of the run"),
 }

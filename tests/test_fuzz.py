@@ -141,7 +141,7 @@ LEFT_OUT = {
     "can_cast", "cast", "cross", "cumprod", "cumsum", "custom_vjp", "device", "devices", "empty", "empty_like", "eye", "find_algorithms",
     "finfo", "from_dlpack", "full", "gradients", "iinfo", "imag", "sparse_matmul", "float8_matmul", "from_float8", "to_float8", "profile",
     "isdtype", "jit", "layer_normalization", "linspace", "lshift", "make_graph", "nextafter", "nonzero", "ones", "parameter", "permute",
-    "result_type", "rshift", "seed", "swapaxes", "unique_all", "unique_counts", "unique_inverse",
+    "result_type", "rshift", "scan_steps", "seed", "swapaxes", "unique_all", "unique_counts", "unique_inverse",
     "unique_values", "view", "zeros",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from weft.zoo.definition import (
     NotExpressible,
     TextProblem,
     layer_specs,
+    network_as_text,
     network_costs,
     network_from_text,
     parse_network,
@@ -245,8 +246,15 @@ def test_mutated_texts_raise_nothing_but_the_definition_error() -> None:
     assert 3 < valid < 147
 
 
+NOT_EXPRESSIBLE = {
+    "gpt": "shares the weights",
+    "gpt2": "shares the weights",
+    "whitened_cnn": "no layer for WhitenedCNN",
+}
+
+
 @pytest.mark.sweep(share=0.2)
-@pytest.mark.parametrize("name", [name for name in zoo.names() if name not in ("gpt", "gpt2")])
+@pytest.mark.parametrize("name", [name for name in zoo.names() if name not in NOT_EXPRESSIBLE])
 def test_networks_of_the_zoo_are_written_with_the_same_parameters(name: str) -> None:
     found = zoo_network_as_text(name)
     facts = zoo.catalogue.FACTS[name]
@@ -286,9 +294,19 @@ def test_copies_keep_the_names_and_the_initialization_of_their_network() -> None
     assert "init: zeros" in zoo_network_as_text("vit_tiny").text
 
 
-def test_what_the_language_cannot_express_is_said() -> None:
-    with pytest.raises(NotExpressible, match="shares the weights of its embedding"):
-        zoo_network_as_text("gpt")
+@pytest.mark.parametrize(("name", "reason"), NOT_EXPRESSIBLE.items())
+def test_what_the_language_cannot_express_is_said(name: str, reason: str) -> None:
+    with pytest.raises(NotExpressible, match=reason):
+        zoo_network_as_text(name)
+
+
+def test_the_parameters_of_a_batch_norm_are_written() -> None:
+    norms = [nn.BatchNorm2d(4), nn.BatchNorm2d(4, scaled=False), nn.BatchNorm2d(4, affine=False)]
+    for norm in norms:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
+        found = network_as_text(model, (3, 8, 8), 2)
+        copy = network_from_text(found.text, (3, 8, 8), 2)
+        assert {found.names[name] for name in copy.named_parameters()} == set(model.named_parameters())
 
 
 def test_a_run_keeps_the_text_of_its_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,19 @@ def test_stages_agree_on_the_loss_scale_and_skip_steps_that_overflow(pair):
         assert tools.difference(moments, state) <= 1e-3
 
 
+def test_an_overflow_is_noticed_before_gradients_are_clipped():
+    """Clipping by value would make an infinite gradient a large one."""
+    parallel.Mesh(stage=1)
+    scale = LossScale(start=2.0**24)
+    made = parallel.Pipeline(
+        nn.Linear(4, 3), weft.cross_entropy, lambda p: tools.sgd(p, clip_value=0.5), (2, 4), micro_batches=2, precision="float16", scale=scale
+    )  # fmt: skip
+    before = made.named_tensors()
+    made.step(np.ones((2, 4), np.float32), np.zeros(2, np.int64))
+    assert scale.scale.item() == 2.0**23
+    assert tools.difference(before, made.named_tensors()) == 0.0
+
+
 def resumed(values, state):
     tools.mesh_of(stage=2)
     x, y = tools.data("mlp")

@@ -109,10 +109,13 @@ def test_errors(tmp_path: Path) -> None:
         text.load_pretrained(folder(tmp_path / "llama", weights, model_type="llama"))
     with pytest.raises(UserError, match=r"has activation_function='relu', n_inner=8\."):
         text.load_pretrained(folder(tmp_path / "relu", weights, activation_function="relu", n_inner=8))
-    with pytest.raises(UserError, match=r"n_head must be an int of 1 or more, got 'four'\."):
+    with pytest.raises(UserError, match=r"n_head in .*config\.json must be an int of 1 or more, got 'four'\."):
         text.load_pretrained(folder(tmp_path / "four", weights, n_head="four"))
-    with pytest.raises(UserError, match=r"these weights of hugging face do not fit gpt2\. missing: h\.2\."):
+    with pytest.raises(UserError, match=r"config\.json describes 9,776 parameters, and .*\.safetensors has 7,440\."):
         text.load_pretrained(folder(tmp_path / "three", weights, n_layer=3))
+    renamed = {name.replace("h.1.ln_1.", "h.1.ln_9."): value for name, value in weights.items()}
+    with pytest.raises(UserError, match=r"these weights of hugging face do not fit gpt2\. missing: h\.1\.ln_1\."):
+        text.load_pretrained(folder(tmp_path / "renamed", renamed))
     (tmp_path / "llama" / "model.safetensors").unlink()
     (tmp_path / "llama" / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(

@@ -79,6 +79,14 @@ def test_the_text_names_the_overhead_of_the_clock_and_what_is_modelled(trained: 
     assert "phases: forward" in text
 
 
+def test_time_outside_of_kernels_is_told(trained: ProgramProfile) -> None:
+    """On a busy machine most of a call may be waiting for a core, which no kernel's median shows."""
+    whole = sum(kernel.seconds for kernel in trained.kernels)
+    for plain, is_told in ((whole / 0.9, False), (whole / 0.5, True)):
+        text = str(replace(trained, explanation=replace(trained.explanation, plain=plain)))
+        assert ("in the rest threads wait for a core" in text) is is_told
+
+
 def test_the_same_layers_in_two_networks_keep_their_names() -> None:
     def labels(width: int) -> list[str]:
         model = nn.Sequential(nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, width))

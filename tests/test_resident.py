@@ -108,7 +108,8 @@ def test_a_loader_gives_its_order_and_moves_on():
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"alternate_flips": True}, "requires resident"), ({"bias_rate": 0.0}, "above 0"), ({"bias_rate": 2.0, "rate": None}, "learning rate")],
+    [({"alternate_flips": True}, "requires resident"), ({"bias_rate": 0.0}, "above 0"), ({"bias_rate": 2.0, "rate": None}, "learning rate"),
+     ({"resident": True, "memory": "1MiB"}, "memory= limits a step")],
 )  # fmt: skip
 def test_what_does_not_go_together_is_rejected(settings, words):
     with pytest.raises(weft.errors.UserError, match=words):

@@ -9,6 +9,7 @@ import weft
 from weft import nn, optim
 from weft.compiler.passes.row_chunks import row_chunks
 from weft.compiler.thresholds import thresholds
+from weft.runtime.reference import interpret
 
 WIDTH, VOCABULARY = 5, 83
 
@@ -108,6 +109,20 @@ def test_what_needs_all_rows_is_left_alone():
     for name, f in cases.items():
         assert not scans(chunked(f, X.astype(np.float32), W.astype(np.float32))), name
     assert scans(chunked(lambda x, w: weft.exp(x @ w).max(axis=1), X.astype(np.float32), W.astype(np.float32)))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6])
+def test_the_first_rows_selected_by_number(rows):
+    """A chunk has the numbers of its own rows: row 1 of 2 is not in the second of two chunks of 6 rows."""
+    columns = np.array([39, 0, 17, 5, 8, 2])[:rows]
+    f = lambda x, w, c: weft.log_softmax(x @ w)[weft.arange(rows), c]  # noqa: E731
+    for chunk in (1000, 700, 350):
+        with thresholds.set(row_chunk_bytes=chunk):
+            after = weft.jit(f).passes(X, W, columns)["row chunks"]
+        assert bool(scans(after)) is (rows == 6)
+        logits = X @ W
+        expected = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))[np.arange(rows), columns]
+        np.testing.assert_allclose(interpret(after)(X, W, columns)[0], expected, rtol=1e-12)
 
 
 def test_narrow_products_and_single_rows_are_left_alone():

@@ -39,7 +39,7 @@ def layers_of(function, *args) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], float] = {}
     program = weft.jit(function)._for(args, {}).executable.program
     for call in program.calls:
-        shares = planning.describe.scopes(call.kernel)
+        shares = planning.describe.scopes(call.kernel, program)
         assert sum(shares.values()) == pytest.approx(1.0)
         for scope, share in shares.items():
             found[scope[:3]] = found.get(scope[:3], 0.0) + share
@@ -70,6 +70,75 @@ def test_two_networks_in_one_program_are_told_apart():
     program = weft.jit(lambda x: (a(x), b(x)))._for((np.ones((2, 6), np.float32),), {}).executable.program
     roots = {s.root for call in program.calls for s in planning.describe.scopes(call.kernel)}
     assert len(roots) == 2
+
+
+class Looping(nn.Module):
+    """A layer that is called in every step of a loop, another one in a rematerialized function, and a third as usual."""
+
+    def __init__(self) -> None:
+        self.cell, self.kept, self.last = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x, _ = weft.scan(lambda h, _: (weft.tanh(self.cell(h)), None), x, length=5)
+        return self.last(weft.checkpoint(lambda x: self.kept(x))(x))
+
+
+def test_layers_inside_of_control_flow():
+    model = Looping()
+    optimizer = optim.sgd(model, rate=0.1)
+
+    def step(x):
+        loss = (model(x) ** 2).sum()
+        optimizer.minimize(loss)
+        return loss
+
+    found = layers_of(step, np.ones((4, 8), np.float32))
+    for path in ("cell", "kept", "last"):
+        for phase in ("forward", "backward"):
+            assert found[path, "Linear", phase] > 0.3, (path, phase)
+
+
+def test_equal_bodies_of_several_layers_are_told_apart():
+    """They are one object, with the names of the layer that was traced last."""
+
+    class Remat(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return weft.checkpoint(lambda x: weft.tanh(self.inner(x)))(x)
+
+    x = np.ones((4, 8), np.float32)
+    model = nn.Sequential(*(Remat() for _ in range(3)))
+    found = layers_of(lambda x: weft.grad(lambda x: model(x).sum())(x), x)
+    for i in range(3):
+        assert found[f"layers.{i}.inner", "Linear", "backward"] > 0.9
+
+    class Outside(nn.Module):
+        def __init__(self) -> None:
+            self.parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)]
+
+        def forward(self, x):
+            for part in self.parts:
+                x = weft.checkpoint(part)(x)
+            return x
+
+    outside = Outside()
+    found = layers_of(lambda x: weft.grad(lambda x: outside(x).sum())(x), x)
+    assert {path for path, _, _ in found} <= {"", "parts.0", "parts.1", "parts.2"}, "which one it is cannot be told"
+
+
+def test_which_branch_runs_is_not_known():
+    a, b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = a, b
+
+        def forward(self, x):
+            return weft.cond(x.sum() > 0, self.a, lambda x: weft.tanh(self.b(x)), x)
+
+    assert {path for path, _, _ in layers_of(Either(), np.ones((4, 8), np.float32))} == {""}
 
 
 def test_saved_programs_keep_their_layers(tmp_path):

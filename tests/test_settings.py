@@ -107,7 +107,8 @@ def test_a_program_depends_on_its_options_only(backend: str) -> None:
 
 
 def test_every_setting_that_shapes_code_for_the_cpu_is_tested_here() -> None:
-    assert {*SETTINGS, "device"} - weft.device("cpu").ignored_settings == {*COMPILED}
+    others = {"memory"}  # a limit shows in larger programs: test_rematerialize.py
+    assert {*SETTINGS, "device"} - weft.device("cpu").ignored_settings == {*COMPILED, *others}
 
 
 def test_defaults_of_options_are_those_of_the_settings() -> None:

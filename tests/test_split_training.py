@@ -36,8 +36,8 @@ def fitted(parallel=None, micro_batches=4, epochs=2, device="reference", **setti
         model, splits, told = network(), data.open_dataset("digits"), []
         settings = {**({} if "optimizer" in settings else {"optimizer": "sgd", "momentum": 0.9}), **settings}
         result = train.fit(
-            model, data.Subset(splits.train, np.arange(144)), data.Subset(splits.test, np.arange(90)), batch=48, epochs=epochs,
-            **{"rate": 5e-2, "seed": 1, "prepare": data.ToFloat(), **made(settings)},
+            model, data.Subset(splits.train, np.arange(144)), data.Subset(splits.test, np.arange(90)), epochs=epochs,
+            **{"batch": 48, "rate": 5e-2, "seed": 1, "prepare": data.ToFloat(), **made(settings)},
             parallel=parallel, micro_batches=micro_batches, on_split=told.append,
         )  # fmt: skip
         return {name: t.numpy().copy() for name, t in model.named_tensors().items()}, result.history, told
@@ -171,6 +171,32 @@ def test_a_training_that_was_interrupted_ends_with_the_same_bits(shared_pools, t
             assert {n: row[n] for n in row if "loss" in n or "accuracy" in n} == pytest.approx(
                 {n: other[n] for n in other if "loss" in n or "accuracy" in n}, rel=1e-12
             )
+
+
+def local_sgd(folder):
+    """Local SGD whose epochs of 6 batches are no multiple of the steps between averages: uninterrupted, and interrupted."""
+    run = {"batch": 24, "micro_batches": 2, "local_steps": 4, "average": 0.9}
+    whole = fitted("data:2", **run, folder=f"{folder}/whole")[:2]
+    seen = []
+
+    def count(now):
+        seen.append(now)
+        if now.epoch == 2 and now.step == 4:  # the checkpoint is that of step 2 of this epoch, the eighth of all
+            raise Stopped
+
+    run |= {"folder": f"{folder}/run", "save_seconds": 0.0}
+    with pytest.raises(Stopped):
+        fitted("data:2", on_step=count, **run)
+    return whole, fitted("data:2", resume=True, **run)[:2]
+
+
+def test_local_sgd_can_be_interrupted_and_ends_with_the_same_weights_in_all_processes(shared_pools, tmp_path):
+    """Averages have the state of the optimizer and the running statistics, too, so that a checkpoint has all that goes on."""
+    [(weights, history), (resumed, _)], *others = shared_pools[2].run(local_sgd, str(tmp_path))
+    for found in (resumed, *(weights for pair in others for weights, _ in pair)):
+        assert all(np.array_equal(weights[name], found[name]) for name in weights)
+    for (_, rows), _ in others:
+        assert rows[-1]["validation_loss"] == history[-1]["validation_loss"]
 
 
 def message(function, *args):

@@ -145,7 +145,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
     lines = tuple(str(s) for s in planning.describe.sources(kernel)[:3])
     share = timed.seconds / total
     name = planning.describe.name(found.program, call)
-    scopes = tuple(planning.describe.scopes(kernel).items())
+    scopes = tuple(planning.describe.scopes(kernel, found.program).items())
     roof = least / timed.seconds
     space = found.program.memory.scratch.get(kernel)
     return Row(

@@ -57,11 +57,15 @@ class LossScale:
         agreed: Callable[[Tensor], Tensor] = lambda finite: finite,
     ) -> tuple[list[Tensor], Tensor]:
         """The gradients of the loss, and whether all of them are finite, in all processes if they are `agreed`. The scale moves on."""
-        used = as_tensor(self.scale)
-        found = [g.astype(float32) / used for g in gradients(loss.astype(float32) * used, parameters)]
-        finite = agreed(reduce(logical_and, (all_of(isfinite(g)) for g in found), as_tensor(True)))
-        self._move_on(used, finite)
+        found = self.unscaled_gradients(loss, parameters)
+        finite = agreed(all_finite(found))
+        self.move_on_after(finite)
         return found, finite
+
+    def unscaled_gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the loss, computed with the scale and divided by it. The scale stays: call `move_on_after` once an update."""
+        used = as_tensor(self.scale)
+        return [g.astype(float32) / used for g in gradients(loss.astype(float32) * used, parameters)]
 
     def step(self, finite: Tensor, tensor: Tensor, value: ArrayLike) -> None:
         """Assign the value to the tensor (a parameter, a moment, statistics) if the step is a good one."""
@@ -69,10 +73,21 @@ class LossScale:
 
     def move_on(self, finite: bool) -> None:
         """Move on after a step outside of compiled functions, whose gradients were finite or not."""
-        self._move_on(as_tensor(self.scale).detach(), as_tensor(finite))
+        self._move_on(as_tensor(self.scale).detach(), as_tensor(finite), None)
 
-    def _move_on(self, used: Tensor, finite: Tensor) -> None:
+    def move_on_after(self, finite: Tensor, last: Tensor | None = None) -> None:
+        """Move on after a step whose gradients were finite or not; of several calls that make one update, after the last one only."""
+        self._move_on(as_tensor(self.scale), finite, last)
+
+    def _move_on(self, used: Tensor, finite: Tensor, last: Tensor | None) -> None:
         good = self.good_steps + 1
         grows = good >= self.grow_after
-        self.good_steps.assign(where(logical_and(finite, ~grows), good, 0))
-        self.scale.assign(clip(where(finite, where(grows, used * 2.0, used), used * 0.5), LEAST, MOST))
+        steps = where(logical_and(finite, ~grows), good, 0)
+        scale = clip(where(finite, where(grows, used * 2.0, used), used * 0.5), LEAST, MOST)
+        self.good_steps.assign(steps if last is None else where(last, steps, self.good_steps))
+        self.scale.assign(scale if last is None else where(last, scale, used))
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Whether all elements of all tensors are finite."""
+    return reduce(logical_and, (all_of(isfinite(t)) for t in tensors), as_tensor(True))

@@ -16,40 +16,59 @@ from ..version import __version__
 from . import verbs
 from .arguments import Help, asks_for_help, has_server
 
-# The first line of each verb's docstring, for `weft --help`, which imports no verb.
-SUMMARIES = {
-    "train": "Train a network: weft train digits model=lenet epochs=5.",
-    "resume": "Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
-    "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
-    "sweep": "Search the best settings of a training: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.",
-    "launch": "Run a program in many processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...",
-    "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
-    "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
-    "generate": 'Continue a text with a network that was trained on text: weft generate RUN "Once upon a time".',
-    "interpret": "See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
-    "export": "Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.",
-    "compress": "Make a trained network small: weft compress RUN target=size=20x.",
-    "ensemble": "Make one network of several runs: weft ensemble RUN RUN method=average.",
-    "convert": "Write a file of weights, or a network, in another format: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.",
-    "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
-    "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
-    "models": "The networks that can be trained by name.",
-    "networks": "Networks that are written as text, and imported ones: weft networks check net.yaml, then weft train DATA model=net.yaml.",
-    "recipes": "Named settings with their measured results: weft train recipe=digits.",
-    "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
-    "profile": "Time, bytes, joules and dollars of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.",
-    "plan": "How a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.",
-    "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
-    "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
-    "formats": "Number formats, and what they do to a network: weft formats, weft formats RUN html=formats.html.",
-    "tpu": "Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.",
-    "devices": "The devices of this machine.",
-    "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
-    "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
-    "studio": "Work in the browser: weft studio.",
-    "user": "Accounts of the studio: weft user add NAME, weft user list, weft user password NAME.",
-    "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
+# The verbs by group, each with the first line of its docstring: `weft --help` imports no verb.
+VERBS_BY_GROUP = {
+    "train": {
+        "train": "Train a network: weft train digits model=lenet epochs=5.",
+        "resume": "Resume an interrupted run: weft resume digits-lenet5-1.",
+        "sweep": "Search hyperparameters: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.",
+        "ensemble": "Combine several runs into one network: weft ensemble RUN RUN method=average.",
+        "launch": "Run a program in several processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...",
+        "job": "Submit and run queued jobs: weft job submit digits epochs=5, weft job run, weft job list.",
+    },
+    "use a trained network": {
+        "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
+        "predict": "Predict the classes of images with a trained network: weft predict RUN image.jpg ...",
+        "generate": 'Generate text with a language model: weft generate RUN "Once upon a time".',
+        "interpret": "Show why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
+    },
+    "compress and deploy": {
+        "compress": "Prune, quantize and pack a trained network: weft compress RUN target=size=20x.",
+        "export": "Export a trained network as a file, an ONNX model, a C library or a web page: weft export RUN to=onnx, to=c or to=web.",
+        "convert": "Convert weights and networks between file formats: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.",
+    },
+    "data": {
+        "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
+    },
+    "networks": {
+        "models": "List the networks of the zoo.",
+        "networks": "Check and manage networks written as text: weft networks check net.yaml, then weft train DATA model=net.yaml.",
+        "recipes": "List recipes, named settings with measured results: weft train recipe=digits.",
+        "weights": "Manage pretrained weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
+        "summary": "List the layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
+    },
+    "measure": {
+        "profile": "Measure time, bytes, energy and cost of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.",
+        "explain": "Profile a network kernel by kernel: weft explain lenet batch=64 what=train.",
+        "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
+        "plan": "Predict how a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.",
+        "formats": "Compare number formats and their effect on a network: weft formats, weft formats RUN html=formats.html.",
+        "tpu": "Simulate an int8 network on the TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.",
+    },
+    "runs": {
+        "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
+        "compare": "Compare runs in depth, with settings that mattered and images they disagree on: weft compare RUN RUN html=compare.html.",
+    },
+    "studio": {
+        "studio": "Work in the browser: weft studio.",
+        "user": "Manage the accounts of the studio: weft user add NAME, weft user list, weft user password NAME.",
+    },
+    "settings and devices": {
+        "cfg": "Print settings as a YAML file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
+        "devices": "List the devices of this machine.",
+    },
 }
+SUMMARIES = {verb: line for verbs in VERBS_BY_GROUP.values() for verb, line in verbs.items()}
 
 
 class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
@@ -69,40 +88,6 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 
 
 VERBS = _Verbs()
-
-GROUPS = {
-    "learn": (
-        "studio",
-        "train",
-        "resume",
-        "launch",
-        "job",
-        "sweep",
-        "eval",
-        "predict",
-        "generate",
-        "interpret",
-        "export",
-        "compress",
-        "ensemble",
-        "convert",
-    ),
-    "data": ("dataset",),
-    "networks": (
-        "models",
-        "networks",
-        "weights",
-        "recipes",
-        "summary",
-        "profile",
-        "plan",
-        "explain",
-        "bench",
-        "formats",
-        "tpu",
-    ),
-    "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
-}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -149,15 +134,24 @@ def _run(verb: str, words: Sequence[str]) -> None:
 
 
 def _help() -> str:
-    lines = ["weft VERB word ... key=value ...   (or --key value)"]
-    for group, members in GROUPS.items():
-        lines += ["", group, *(f"  {verb:8}  {SUMMARIES[verb]}" for verb in members)]
+    lines = ["usage: weft VERB [WORD ...] [SETTING=VALUE ...]"]
+    for group, members in VERBS_BY_GROUP.items():
+        lines += ["", group, *(f"  {verb:{_WIDTH}}  {_what(line)}" for verb, line in members.items())]
     return "\n".join(
         [
             *lines,
             "",
-            "for example: weft train digits model=lenet epochs=5",
-            "weft help VERB lists the settings of a verb; weft --version prints the version.",
-            "server=URL runs train, predict, job and runs on a studio elsewhere, with the token in WEFT_STUDIO_TOKEN.",
+            "For example: weft train digits model=lenet epochs=5",
+            "weft VERB --help lists the settings of a verb; weft --version prints the version.",
+            "server=URL runs train, predict, job and runs on a studio on another machine,",
+            "with its token in WEFT_STUDIO_TOKEN.",
         ]
     )
+
+
+_WIDTH = max(map(len, SUMMARIES))
+
+
+def _what(line: str) -> str:
+    """What a verb does, without the example."""
+    return line.partition(": weft ")[0].rstrip(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from ..hints import nearest
 from ..jobs.schema import Setting, as_text, flag, parsed
 from ..jobs.yaml_files import read_settings
 from .table import rendered
+
+HELP_WIDTH = 100  # of help pages, unless the terminal is narrower
+LONG_DEFAULT = 14  # characters: longer defaults stand in the help text, not in their column
 
 
 class Help(Exception):
@@ -33,12 +37,12 @@ class Help(Exception):
 
     def text(self, about: str) -> str:
         """The help page; `about` is the docstring of the verb."""
-        lines = [f"weft {self.verb}", "", rendered(Text(inspect.cleandoc(self.about or about)))]
+        lines = [f"weft {self.verb}", "", rendered(Text(_reflowed(self.about or about)), HELP_WIDTH)]
         if not self.shown:
             return "\n".join(lines)
         lines += [
             "",
-            rendered(self._table()),
+            rendered(self._table(), HELP_WIDTH),
             "",
             "Write name=value or --name value; cfg=FILE reads a YAML file.",
         ]
@@ -52,20 +56,36 @@ class Help(Exception):
         found.add_column(no_wrap=True, style="cyan")
         found.add_column(no_wrap=True)
         found.add_column(overflow="fold")
-        group = ""
-        for name, setting in self.shown.items():
-            if setting.group != group:
-                group = setting.group
+        for group in dict.fromkeys(setting.group for setting in self.shown.values()):
+            if group:
                 found.add_row(Text(group, "bold"))
-            found.add_row(f"  {name}", as_text(setting.default), Text(_meaning(setting)))
+            for name, setting in self.shown.items():
+                if setting.group == group:
+                    found.add_row(f"  {name}", _default(setting), Text(_meaning(setting)))
         return found
+
+
+def _reflowed(docstring: str) -> str:
+    """The paragraphs of a docstring without the line breaks of the source; indented lines stay as they are.
+
+    >>> _reflowed("Train a network.\\n\\n    One line\\n    and its end.\\n\\n      an example")
+    'Train a network.\\n\\nOne line and its end.\\n\\n  an example'
+    """
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(docstring))
+
+
+def _default(setting: Setting) -> str:
+    """The default, if it is short; what happens without a value is told by the help."""
+    text = as_text(setting.default)
+    return "" if setting.default is None or len(text) > LONG_DEFAULT else text
 
 
 def _meaning(setting: Setting) -> str:
     """The help of a setting, with its choices unless the text names them."""
-    if not setting.choices or all(choice in setting.help for choice in setting.choices):
-        return setting.help
-    return f"{setting.help}: {', '.join(setting.choices[:-1])} or {setting.choices[-1]}"
+    text = setting.help
+    if setting.choices and not all(choice in text for choice in setting.choices):
+        text = f"{text}: {', '.join(setting.choices[:-1])} or {setting.choices[-1]}"
+    return f"{text}; default: {as_text(setting.default)}" if len(as_text(setting.default)) > LONG_DEFAULT else text
 
 
 @dataclass(frozen=True)
@@ -119,10 +139,11 @@ def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence
     if name in parts:
         return parts[name](rest)
     if asks_for_help(words) or not words:
-        wide = max(map(len, parts))
-        lines = [f"  weft {verb} {one:{wide}}  {first_line(call)}" for one, call in parts.items()]
+        listed = Table.grid(padding=(0, 2, 0, 0))
+        for one, call in parts.items():
+            listed.add_row(Text(f"  weft {verb} {one}", no_wrap=True), Text(first_line(call)))
         end = f"weft {verb} SUBCOMMAND --help shows its settings."
-        raise Help(verb, "\n".join(["Subcommands:", "", *lines, "", end]), {})
+        raise Help(verb, f"Subcommands:\n\n  {rendered(listed, HELP_WIDTH).strip()}\n\n{end}", {})
     raise UserError(f"weft {verb}", f"there is no weft {verb} {name}. {nearest(name, list(parts))}")
 
 

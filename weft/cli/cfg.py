@@ -22,7 +22,7 @@ _JSON = Setting(flag, False, "print JSON, for programs")
 
 
 def cfg(words: Sequence[str]) -> None:
-    """Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.
+    """Print settings as a YAML file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.
 
     weft cfg               all settings of weft train, with their defaults and help
     weft cfg key=value     the same with these values

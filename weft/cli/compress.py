@@ -17,13 +17,17 @@ from .training import shown
 
 
 def compress(words: Sequence[str]) -> None:
-    """Make a trained network small: weft compress RUN target=size=20x.
+    """Prune, quantize and pack a trained network: weft compress RUN target=size=20x.
 
-    Weights are pruned in steps with training in between, then shared (each is one of a few values, which are trained), then entropy coded. The
-    result is a run of its own, with the small program in packed.weft; the original stays as it is. target=error=+0.1% prunes as long as
-    the error rises by no more than that, target=speed=3x removes channels until the program is fast enough. Without a target several densities are tried, and compression.html shows size, error and latency
-    of each. weft resume continues a compression that was stopped. --report prints the table of layers of a compressed run; keep=2
-    copies its second point into a run of its own.
+    Weights are pruned in steps with retraining in between, then shared (each becomes one of a few trained values), then entropy coded. The
+    result is a new run with the packed program in packed.weft; the original is not changed. Without a target, several densities are swept
+    and compression.html shows size, error and latency of each.
+
+      weft compress RUN target=error=+0.1%    prune as far as the error allows
+      weft compress RUN target=speed=3x       remove channels until it is fast enough
+      weft compress RUN --report              table of layers of a compressed run
+      weft compress RUN keep=2                keep the second point as a run
+      weft resume RUN                         resume an interrupted compression
     """
     given = read("compress", words, COMPRESSION, 1)
     if given.plain and given["run"] is not None:

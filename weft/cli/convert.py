@@ -16,7 +16,7 @@ from .table import as_json, pairs
 
 
 def convert(words: Sequence[str]) -> None:
-    """Write a file of weights, or a network, in another format: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.
+    """Convert weights and networks between file formats: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.
 
     The suffix of the second file says which format: .safetensors and .npz hold weights; a whole network ends in .onnx or .weft. Names of tensors
     stay as they are; with model=mobilenet_v2, published weights are translated to that network of the zoo; with prototxt=deploy.prototxt, a

@@ -20,7 +20,7 @@ MOST_MEMBERS = 1000
 
 
 def ensemble(words: Sequence[str]) -> None:
-    """Make one network of several runs: weft ensemble RUN RUN method=average.
+    """Combine several runs into one network: weft ensemble RUN RUN method=average.
 
     method=average takes the mean of the members' probabilities, or of their numbers; method=vote the class that most members choose; both keep
     every member with its own preprocessing. method=weights takes the mean of the weights of one network that was trained several times,

@@ -21,7 +21,7 @@ from .table import pairs
 
 
 def export(words: Sequence[str]) -> None:
-    """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.
+    """Export a trained network as a file, an ONNX model, a C library or a web page: weft export RUN to=onnx, to=c or to=web.
 
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for

@@ -26,7 +26,7 @@ KNOWN = {
 
 
 def formats(words: Sequence[str]) -> None:
-    """Number formats, and what they do to a network: weft formats, weft formats RUN html=formats.html.
+    """Compare number formats and their effect on a network: weft formats, weft formats RUN html=formats.html.
 
     Alone it prints range, precision, energy, area and hardware of formats; formats=q3.12,int8 names others. With a run, or with data= and a
     saved program or a network by name, it measures each tensor on held-out examples: overflow, values that become 0, and the ratio of

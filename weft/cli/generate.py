@@ -36,7 +36,7 @@ MOST_PROMPTS = 1024
 
 
 def generate(words: Sequence[str]) -> None:
-    """Continue a text with a network that was trained on text: weft generate RUN "Once upon a time".
+    """Generate text with a language model: weft generate RUN "Once upon a time".
 
     RUN is a run, a program that weft export wrote (net.weft), or a folder with a GPT-2 of Hugging Face: config.json, model.safetensors and
     tokenizer.json. The text is printed as it is written. Several texts are continued together, and printed when all are complete.

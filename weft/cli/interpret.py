@@ -39,7 +39,7 @@ KNOWN = {
 
 
 def interpret(words: Sequence[str]) -> None:
-    """See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.
+    """Show why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.
 
     Writes a page: for each image the parts that the prediction depends on (Grad-CAM and occlusion), for the first one the activations,
     weights and statistics of every layer. Without images, or with embedding=true, maps of held-out images by PCA and t-SNE are made

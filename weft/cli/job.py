@@ -43,7 +43,7 @@ _OF_JOBS = {
 
 
 def job(words: Sequence[str]) -> None:
-    """Queue trainings: weft job submit digits epochs=5, weft job run, weft job list."""
+    """Submit and run queued jobs: weft job submit digits epochs=5, weft job run, weft job list."""
     parts = {
         "submit": _submit, "run": _run, "list": _list, "follow": _follow, "pause": _pause, "resume": _resume,
         "profile": _profile, "cancel": _cancel, "hold": _hold, "release": _release, "priority": _priority, "move": _move, "retry": _retry,

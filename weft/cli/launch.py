@@ -18,31 +18,34 @@ SHORT = {"-n": "ranks", "-t": "threads"}
 
 
 def launch(words: Sequence[str]) -> None:
-    """Run a program in many processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...
+    """Run a program in several processes: weft launch -n 8 SCRIPT.py args, weft launch -n 8 -m MODULE args, weft launch -n 4 weft train ...
 
-    -n RANKS, --ranks   processes; required
-    -t THREADS          threads of each process; by default the cores are shared evenly
-    --all-output        show what all processes print, behind their rank; by default rank 0 prints, and the others only their errors
+    If one rank fails, all ranks end, and a message names the rank and its error.
 
-    If one process fails, all end, and a message says which one and why. On a cluster with SLURM a job script is written and submitted:
+      -n RANKS, --ranks   number of processes; required
+      -t THREADS          threads of each process; by default the cores are shared evenly
+      --all-output        print the output of all ranks, each line with its rank;
+                          by default rank 0 prints, and the others only their errors
 
-    --slurm             submit a job with sbatch instead of running here
-    --nodes N           machines; 1 by default. RANKS is the number of processes on all of them together
-    --time, --partition, --account, --job-name, --output, --gpus-per-node   as sbatch understands them
-    --mpi KIND          how srun starts MPI processes on several machines: pmix (by default) or pmi2
-    --sbatch "OPTIONS"  more options of sbatch
-    --dry-run           print the job script instead
+    On a SLURM cluster, a job script is written and submitted:
+
+      --slurm             submit a job with sbatch instead of running here
+      --nodes N           machines, 1 by default; RANKS counts the processes of all of them
+      --mpi TYPE          how srun starts MPI processes: pmix (default) or pmi2
+      --sbatch "OPTIONS"  more options of sbatch
+      --dry-run           print the job script instead
+      --time, --partition, --account, --job-name, --output, --gpus-per-node   passed to sbatch
     """
     options, command = read_options(words)
     ranks = options.pop("ranks", None)
     if ranks is None:
-        raise UserError("weft launch", "the number of processes is required: weft launch -n 8 ...")
+        raise UserError("weft launch", "the number of ranks is required: weft launch -n 8 ...")
     if options.pop("slurm", False):
         _submit(SlurmJob(tuple(command), ranks=ranks, **options.pop("job", {})), options)
         return
     given = [f"--{name}" for name in options.get("job", {}) if name != "threads"]
     if given or "dry-run" in options:
-        raise UserError("weft launch", f"{', '.join(given or ['--dry-run'])} is for jobs of SLURM. Add --slurm.")
+        raise UserError("weft launch", f"{', '.join(given or ['--dry-run'])} is an option of SLURM jobs. Add --slurm.")
     threads = options.get("job", {}).get("threads")
     run_launch(command, ranks, threads=threads, all_output=options.get("all-output", False))
 

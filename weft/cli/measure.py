@@ -74,7 +74,7 @@ _SHAPE = {
 
 
 def explain(words: Sequence[str]) -> None:
-    """Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.
+    """Profile a network kernel by kernel: weft explain lenet batch=64 what=train.
 
     A training step is forward, backward and SGD with momentum. A run stands for its network and its data.
     """

@@ -19,7 +19,7 @@ the default learning rate for Adam. weft summary NAME lists the layers."""
 
 
 def models(words: Sequence[str]) -> None:
-    """The networks that can be trained by name."""
+    """List the networks of the zoo."""
     given = read("models", words, {"json": Setting(flag, False, "print JSON, for programs")}, 0)
     if given["json"]:
         print(

@@ -21,7 +21,7 @@ _RUNS = Setting(str, "runs", "folder of runs, beside which networks are saved")
 
 
 def networks(words: Sequence[str]) -> None:
-    """Networks that are written as text, and imported ones: weft networks check net.yaml, then weft train DATA model=net.yaml."""
+    """Check and manage networks written as text: weft networks check net.yaml, then weft train DATA model=net.yaml."""
     parts = {
         "list": _list,
         "layers": _layers,

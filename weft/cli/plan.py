@@ -33,30 +33,30 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 KNOWN = {
-    "batch": Setting(count, 32, "examples of a rank"),
-    "total": Setting(count, None, "examples of all ranks together, instead of batch: how a given batch spreads"),
-    "machines": Setting(str, HERE, "here, or clusters of the table such as dgx-h100; several with commas"),
-    "ranks": Setting(_counts, None, "numbers of ranks: 1,8,64; default: powers of two, up to the cores of this machine or 4,096"),
+    "batch": Setting(count, 32, "examples per rank (the local batch)"),
+    "total": Setting(count, None, "examples of all ranks together (the global batch), instead of batch: strong scaling"),
+    "machines": Setting(str, HERE, "here, or described clusters such as dgx-h100, separated by commas"),
+    "ranks": Setting(_counts, None, "world sizes: 1,8,64; default: powers of two up to the cores of this machine, or up to 4,096"),
     "format": Setting(str, None, "number format on a described cluster, such as float16"),
-    "rate": Setting(positive, None, "examples a second that a rank alone trains, measured elsewhere: nothing is profiled then"),
-    "bucket": Setting(positive, BUCKET, "bytes of gradients that are reduced together"),
+    "rate": Setting(positive, None, "examples per second of one rank, measured elsewhere; then nothing is profiled"),
+    "bucket": Setting(positive, BUCKET, "bucket size: bytes of gradients per all-reduce"),
     "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28"),
     "channels": Setting(count, None, "image channels; default: the network's own"),
     "classes": Setting(count, None, "number of classes; default: the network's own"),
-    "length": Setting(count, None, "tokens of a text; default: 128"),
-    "clusters": Setting(str, None, "a YAML file with more clusters"),
-    "calibration": Setting(str, None, "the file of what was measured on this machine; default: in the cache folder"),
-    "measure": Setting(flag, False, "measure all-reduces and slow-downs of ranks on this machine, and keep them"),
-    "published": Setting(flag, False, "print published scaling efficiencies beside predicted ones"),
-    "plot": Setting(str, None, "write efficiency over ranks: plot=FILE.svg"),
+    "length": Setting(count, None, "sequence length in tokens; default: 128"),
+    "clusters": Setting(str, None, "YAML file with further clusters"),
+    "calibration": Setting(str, None, "file with the measurements of this machine; default: in the cache folder"),
+    "measure": Setting(flag, False, "measure all-reduces, and how ranks slow each other down, on this machine; the results are kept"),
+    "published": Setting(flag, False, "compare predictions with published scaling efficiencies"),
+    "plot": Setting(str, None, "plot efficiency against the number of ranks: plot=FILE.svg"),
     "json": Setting(flag, False, "print JSON, for programs"),
 }  # fmt: skip
 
 
 def plan(words: Sequence[str]) -> None:
-    """How a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.
+    """Predict how a training scales over many ranks: weft plan resnet18 machines=here,dgx-h100, after weft plan --measure.
 
-    Step time, efficiency and memory of each split (data parallel, ZeRO 1 and 2, layers split by width, pipelines) for each number of ranks,
+    Step time, efficiency and memory of each split (data parallel, ZeRO 1 and 2, tensor parallel, pipeline) for each number of ranks,
     which split is best and why. Compute comes from a profile of one rank, here or projected; communication from measured all-reduces here,
     and from the links of described clusters. Everything is predicted. weft plan --measure measures this machine first.
     """

@@ -63,7 +63,7 @@ MOST_WORDS = 1_000_000  # a shell expands its own patterns
 
 
 def predict(words: Sequence[str]) -> None:
-    """Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...
+    """Predict the classes of images with a trained network: weft predict RUN image.jpg ...
 
     RUN is a run, a program that weft export wrote (net.weft), or an ONNX model (net.onnx). How a foreign model takes images is printed, and
     settings such as size=, mean=, std= and labels= change it. Images are files, folders with all files in them, patterns such as

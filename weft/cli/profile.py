@@ -43,46 +43,48 @@ def _rounds(text: str) -> int:
 
 
 KNOWN = {
-    "batch": Setting(_batches, (BATCH,), "examples a step: 16, several such as 1,2,4, or auto: 1, 2, 4, ... until memory ends; layers are profiled at the largest"),
-    "data": Setting(str, None, "a dataset: tells whether loading it is the bottleneck of a training, instead"),
-    "limit": Setting(count, MOST_BATCH, "the largest batch of batch=auto"),
-    "what": Setting(str, "infer", "infer, or train: forward, backward and SGD with momentum", choices=("infer", "train")),
-    "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu"),
-    "threads": Setting(count, None, "number of threads; default: all cores"),
-    "precision": Setting(str, None, "float16 or bfloat16 for mixed precision", choices=("float32", "float16", "bfloat16")),
-    "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28"),
-    "channels": Setting(count, None, "image channels; default: the network's own"),
-    "classes": Setting(count, None, "number of classes; default: the network's own"),
-    "length": Setting(count, None, "tokens of a text; default: 128"),
-    "machine": Setting(str, None, "machines to project to: titan-x,tegra-x1:float16,here (a format behind a colon; here is measured)"),
-    "machines": Setting(str, None, "a YAML file with more machines, prices and power limits"),
-    "seconds": Setting(not_negative, 1.0, "seconds to time each batch size"),
-    "examples": Setting(count, None, "examples of an epoch, for its time, energy and cost"),
-    "node": Setting(positive, 45.0, "nanometres of the process that energy is modelled for"),
-    "idle": Setting(str, "include", "idle power in measured energy: include or subtract", choices=("include", "subtract")),
-    "energy": Setting(flag, False, "compare modelled energy in float32, float16, int8, fixed point and with sparse weights, instead"),
-    "forms": Setting(str, ",".join(FORMS), "of energy=true: formats (float16, q7.8, ...), int8, sparse, shared, int4 weights"),
-    "density": Setting(fraction, DENSITY, "of energy=true: share of the weights that sparse ones keep"),
-    "against": Setting(str, None, "another network, file or run: which layers changed beyond noise; with energy=true its energy"),
-    "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of against"),
-    "rows": Setting(count, 40, "number of layers to show"),
-    "json": Setting(flag, False, "print JSON, for programs"),
-    "trace": Setting(str, None, "write a timeline of some calls for Perfetto or chrome://tracing: trace=FILE.json"),
-    "graph": Setting(str, None, "write a picture of the layers in the order of data flow, coloured by what they cost: graph=FILE.svg"),
-    "by": Setting(str, "time", "what colours that picture", choices=tuple(COSTS)),
-    "plot": Setting(str, None, "write the roofline, and the throughput beside it; of against the roofline of both, of energy=true bars: plot=FILE.svg"),
+    "batch": Setting(_batches, (BATCH,), "batch size, several such as 1,2,4, or auto (1, 2, 4, ... until memory ends); layers are profiled at the largest", "workload"),
+    "limit": Setting(count, MOST_BATCH, "largest batch size of batch=auto", "workload"),
+    "what": Setting(str, "infer", "infer, or train: forward, backward and SGD with momentum", "workload", ("infer", "train")),
+    "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28", "workload"),
+    "channels": Setting(count, None, "image channels; default: the network's own", "workload"),
+    "classes": Setting(count, None, "number of classes; default: the network's own", "workload"),
+    "length": Setting(count, None, "sequence length in tokens; default: 128", "workload"),
+    "seconds": Setting(not_negative, 1.0, "time to measure each batch size for", "workload"),
+    "data": Setting(str, None, "dataset: report whether loading it is the bottleneck of training, instead", "workload"),
+    "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu", "hardware"),
+    "threads": Setting(count, None, "number of threads; default: all cores", "hardware"),
+    "precision": Setting(str, None, "mixed precision: float32, float16 or bfloat16", "hardware", ("float32", "float16", "bfloat16")),
+    "machine": Setting(str, None, "machines to project to, such as titan-x,tegra-x1:float16,here (number format after the colon; here is measured)", "cost and energy"),
+    "machines": Setting(str, None, "YAML file with more machines, prices and power limits", "cost and energy"),
+    "examples": Setting(count, None, "examples in an epoch, to report its time, energy and cost", "cost and energy"),
+    "idle": Setting(str, "include", "idle power in measured energy: include or subtract", "cost and energy", ("include", "subtract")),
+    "node": Setting(positive, 45.0, "process node in nanometres for modelled energy", "cost and energy"),
+    "energy": Setting(flag, False, "compare the modelled energy of number formats and compressed weights, instead", "cost and energy"),
+    "forms": Setting(str, ",".join(FORMS), "with energy=true: number formats (float16, q7.8, ...), int8, sparse, shared, int4 weights", "cost and energy"),
+    "density": Setting(fraction, DENSITY, "with energy=true: fraction of weights that sparse layers keep", "cost and energy"),
+    "against": Setting(str, None, "another network, file or run: report the layers that changed beyond noise; with energy=true its energy", "comparison"),
+    "rounds": Setting(_rounds, ROUNDS, "interleaved rounds of a comparison", "comparison"),
+    "rows": Setting(count, 40, "number of layers to show", "output"),
+    "json": Setting(flag, False, "print JSON", "output"),
+    "trace": Setting(str, None, "write a timeline for Perfetto or chrome://tracing: trace=FILE.json", "output"),
+    "graph": Setting(str, None, "draw the layers in data-flow order, coloured by cost: graph=FILE.svg", "output"),
+    "by": Setting(str, "time", "cost that colours the graph", "output", tuple(COSTS)),
+    "plot": Setting(str, None, "draw the roofline and throughput, both rooflines of a comparison, or bars of energy: plot=FILE.svg", "output"),
 }  # fmt: skip
 
 
 def profile(words: Sequence[str]) -> None:
-    """Time, bytes, joules and dollars of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.
+    """Measure time, bytes, energy and cost of every layer: weft profile resnet50 batch=1,16 machine=titan-x,here.
 
-    A network of the zoo, a run, a program (.weft) or an ONNX model. Each layer with its time inside the real program, operations,
-    bytes, distance from the machine's roof and energy; then throughput, latency, energy and cost for each batch size.
-    --against OTHER measures two in turn and names the layers that changed beyond noise.
-    energy=true shows what other number formats and compression do to its modelled energy.
-    weft profile machines lists the described machines, weft profile machines titan-x,h200 every figure with its source.
-    weft profile memory NETWORK shows the memory timeline of a step; weft profile data=DATA tells whether data is the bottleneck.
+    The network is one of the zoo, a run, a saved program (.weft) or an ONNX model. Reports each layer's time inside the real program,
+    FLOPs, bytes, distance from the roofline and energy, then throughput, latency, energy and cost for each batch size.
+
+      weft profile A --against B             which layers changed beyond noise
+      weft profile NETWORK energy=true       modelled energy in other number formats
+      weft profile memory NETWORK            memory timeline of a step
+      weft profile data=DATA                 whether data loading is the bottleneck
+      weft profile machines [NAMES]          described machines, with sources
     """
     if list(words[:1]) == ["machines"]:
         _machines(words[1:])

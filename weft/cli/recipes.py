@@ -12,7 +12,7 @@ from .table import as_json
 
 
 def recipes(words: Sequence[str]) -> None:
-    """Named settings with their measured results: weft train recipe=digits."""
+    """List recipes, named settings with measured results: weft train recipe=digits."""
     given = read("recipes", words, {"json": Setting(flag, False, "print JSON, for programs")}, 0)
     if given["json"]:
         print(as_json({name: asdict(recipe) for name, recipe in RECIPES.items()}))

@@ -27,7 +27,7 @@ _JSON = Setting(flag, False, "print JSON, for programs")
 
 
 def summary(words: Sequence[str]) -> None:
-    """Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224."""
+    """List the layers of a network with parameters and multiply-adds: weft summary resnet18 size=224."""
     known = {
         "model": Setting(str, None, "name of a network (weft models)"),
         "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28"),
@@ -77,7 +77,7 @@ def _network(name: str, classes: int, channels: int, size: tuple[int, int]) -> n
 
 
 def devices(words: Sequence[str]) -> None:
-    """The devices of this machine."""
+    """List the devices of this machine."""
     given = read("devices", words, {"json": _JSON}, 0)
     facts = {"cpu": host().cpu, "threads": thread_count(), "vector_bits": host().vector_bits}
     found = all_devices()

@@ -40,11 +40,15 @@ _WITH_NAME = {*SWEEP, *_SHOW, "runs", "json"} - {
 
 
 def sweep(words: Sequence[str]) -> None:
-    """Search the best settings of a training: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.
+    """Search hyperparameters: weft sweep digits model=lenet,mlp rate=log:1e-4..1e-1 trials=40 jobs=4.
 
-    A setting of weft train with several values is searched: a list batch=32,64, a range dropout=0..0.5, or a range log:1e-4..1e-1 with
-    equal steps of the exponent. Each trial is a training of its own, and jobs=4 runs four at a time. The same command continues a sweep that was stopped
-    or killed, and so does weft sweep NAME; weft sweep NAME show=true only shows it; weft sweep lists all.
+    A setting of weft train with several values is searched: a list (batch=32,64), a range (dropout=0..0.5) or a log-uniform range
+    (rate=log:1e-4..1e-1). Each trial is a training run of its own; jobs=4 runs four at a time. To resume an interrupted sweep, repeat the
+    command or name the sweep.
+
+      weft sweep                     list all sweeps
+      weft sweep NAME                resume a sweep
+      weft sweep NAME show=true      show a sweep
     """
     known = {**SWEEP, **_SHOW, **_TEXTS}
     given = read("sweep", words, known, 1, common=(*SWEEP, *_SHOW, *COMMON))

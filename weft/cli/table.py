@@ -52,11 +52,10 @@ def as_csv(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def rendered(what: RenderableType) -> str:
-    """Text rendered by rich: for a terminal its width and colours, else unlimited width without colours."""
+def rendered(what: RenderableType, widest: int = _UNLIMITED) -> str:
+    """Text rendered by rich: for a terminal its colours and at most its width, else without colours."""
     screen = console()
-    if not screen.is_terminal:
-        screen.width = _UNLIMITED
+    screen.width = min(screen.width, widest) if screen.is_terminal else widest
     with screen.capture() as text:
         screen.print(what, crop=False)
     return "\n".join(line.rstrip() for line in text.get().splitlines())

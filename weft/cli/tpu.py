@@ -30,7 +30,7 @@ MACHINE = {
 
 
 def tpu(words: Sequence[str]) -> None:
-    """Simulate an int8 network on a TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.
+    """Simulate an int8 network on the TPU of 2015, cycle by cycle: weft tpu mlp0, or weft tpu batch=64 net.weft.
 
     The network is a program that weft.save wrote of a network by compress.to_int8, or one of the six that Jouppi et al. 2017 published: mlp0, mlp1, lstm0, lstm1, cnn0, cnn1.
     Times are modelled. The machine has other sizes and rates if they are given.

@@ -62,7 +62,7 @@ def train(words: Sequence[str]) -> None:
 
 
 def resume(words: Sequence[str]) -> None:
-    """Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.
+    """Resume an interrupted run: weft resume digits-lenet5-1.
 
     It continues at the step where it was stopped, with its own settings and on the same device; settings can be changed, such
     as epochs=30. A run that was stopped before its first checkpoint starts again. max_seconds holds for one command only.

@@ -25,7 +25,7 @@ BY = "command line"  # in the log
 
 
 def user(words: Sequence[str]) -> None:
-    """Accounts of the studio: weft user add NAME, weft user list, weft user password NAME.
+    """Manage the accounts of the studio: weft user add NAME, weft user list, weft user password NAME.
 
     Passwords are read from the terminal, or from the standard input; never from the command, which others can see.
     """

@@ -17,7 +17,7 @@ _JSON = Setting(flag, False, "print JSON, for programs")
 
 
 def weights(words: Sequence[str]) -> None:
-    """Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2."""
+    """Manage pretrained weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2."""
     part("weights", words, {"list": _list, "add": _add, "show": _show, "remove": _remove})
 
 

@@ -184,7 +184,7 @@ CLOCK = _Clock()
 
 
 class Node:
-    """An op applied to inputs; see the top of this file. Created by `make`, never directly."""
+    """An op applied to inputs. Created by `make`, never directly."""
 
     __slots__ = (
         "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",

@@ -48,7 +48,7 @@ def graph_svg(flow: Sequence[FlowLayer], kernels: Sequence[KernelProfile], by: s
     """The picture as SVG. Layers with hardly any time of their own, such as a fused activation, are part of the box before them."""
     if by not in COSTS:
         raise UserError("graph_svg", f"by is one of {', '.join(COSTS)}, got {by!r}.")
-    cost, found = COSTS[by], _costs(kernels)
+    cost, found = COSTS[by], _costs(kernels, {layer.key for layer in flow})
     enough = SHOWN * sum(one.seconds for one in found.values())
     layers = _folded(flow, {key for key, one in found.items() if one.seconds >= enough or key == OPTIMIZER})
     if not 0 < len(layers) <= MOST:
@@ -59,15 +59,25 @@ def graph_svg(flow: Sequence[FlowLayer], kernels: Sequence[KernelProfile], by: s
     return _draw(drawn, cost, max((one.value or 0.0 for one in drawn), default=0.0), total, title)
 
 
-def _costs(kernels: Sequence[KernelProfile]) -> dict[LayerKey, LayerProfile]:
+def _costs(kernels: Sequence[KernelProfile], drawn: set[LayerKey]) -> dict[LayerKey, LayerProfile]:
     """What each layer costs in all phases; what updates parameters is the optimizer's."""
     found: dict[LayerKey, LayerProfile] = {}
     for kernel in kernels:
         for scope, share in kernel.layers:
-            key = OPTIMIZER if scope.phase == "update" else (scope.path, scope.kind, scope.root)
+            key = OPTIMIZER if scope.phase == "update" else _drawn_layer((scope.path, scope.kind, scope.root), drawn)
             found[key] = found.get(key, LayerProfile(*key[:2], "")) + part_of(kernel, share)
     least = NOTHING * sum(one.seconds for one in found.values())
     return {key: one for key, one in found.items() if one.seconds > least}
+
+
+def _drawn_layer(key: LayerKey, drawn: set[LayerKey]) -> LayerKey:
+    """The layer itself, or the one around it that has a box: layers inside of control flow have none."""
+    path, _, root = key
+    around = [
+        one for one in drawn
+        if one[2] == root and one[1] != INPUT and (not one[0] or path.startswith(f"{one[0]}."))
+    ]  # fmt: skip
+    return key if key in drawn or not around else max(around, key=lambda one: len(one[0]))
 
 
 # --- which boxes there are ---------------------------------------------------------------------------------------------------------

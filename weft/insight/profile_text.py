@@ -11,6 +11,7 @@ from .layer_profile import KernelProfile, LayerProfile
 
 LONGEST = 44  # characters of a name
 LAYERS, WORST = 40, 10
+UNEXPLAINED = 0.2  # of a call: more than this outside of its kernels is told
 
 
 class PrintableProfile(Protocol):
@@ -131,6 +132,11 @@ def _notes(found: PrintableProfile) -> str:
         lines.append(
             f"clock: the kernels are timed inside the program, medians of {explanation.runs} runs; a run with the clock takes "
             f"{max(explanation.overhead, 0):.1%} longer than one without"
+        )
+    if found.total.seconds < (1 - UNEXPLAINED) * found.seconds:
+        lines.append(
+            f"waiting: the kernels take {duration(found.total.seconds)} of the {duration(found.seconds)} of a call; in the rest threads wait for a core, which other "
+            "programs may hold"
         )
     lines.append(
         f"memory: {amount(explanation.memory.needed)}B live at the worst moment, beside {amount(explanation.memory.inputs)}B of inputs and parameters"

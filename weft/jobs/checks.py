@@ -58,6 +58,10 @@ def _check_resident(where: str, settings: Mapping[str, Any]) -> None:
         raise UserError(
             where, "resident=true is for one process, got parallel= or micro_batches=. Leave one of them out."
         )
+    if settings["resident"] and settings["memory"]:
+        raise UserError(
+            where, "memory= limits a step, and resident=true makes an epoch one program. Leave one of them out."
+        )
     if settings["bias_rate"] != 1 and settings["weights"] is not None:
         raise UserError(
             where,

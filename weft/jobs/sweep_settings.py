@@ -45,9 +45,9 @@ def metric_names(text: str) -> tuple[str, ...]:
 
 SWEEP: dict[str, Setting] = {
     "trials": Setting(count, None, f"number of trials; default: all combinations of a grid, else {TRIALS}", "sweep"),
-    "jobs": Setting(count, 1, "trials that run at the same time; each computes with its share of the cores", "sweep"),
-    "sampler": Setting(str, None, "how settings are chosen; default: tpe, or nsga2 for several metrics", "sweep", ("tpe", "random", "grid", "cmaes", "nsga2")),
-    "pruner": Setting(str, "median", "which trials are stopped early; several metrics: none", "sweep", ("median", "hyperband", "none")),
+    "jobs": Setting(count, 1, "trials that run at the same time, each on its share of the cores", "sweep"),
+    "sampler": Setting(str, None, "search method (default: tpe, or nsga2 with several metrics)", "sweep", ("tpe", "random", "grid", "cmaes", "nsga2")),
+    "pruner": Setting(str, "median", "stops trials that fall behind (not used with several metrics)", "sweep", ("median", "hyperband", "none")),
     "metric": Setting(metric_names, None, f"what is optimized on the validation data: {', '.join(METRICS)}; accuracy,size searches for both; default: by the data", "sweep"),
     "storage": Setting(str, None, "database of the trials, such as postgresql://user@host/name; default: a SQLite file beside them", "sweep"),
     **CLUSTER,

@@ -17,7 +17,8 @@ at construction: a compiled step does not read them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from ..dtypes import DType, bool_, float64, int64
 from ..errors import UserError
@@ -44,7 +45,13 @@ def _counter(*shape: int, dtype: DType = int64) -> Tensor:
 
 
 class Metric:
-    """Base class of streaming metrics. A subclass has tensors as attributes, and defines `update` and `value`."""
+    """Base class of streaming metrics. A subclass has tensors as attributes, and defines `update` and `value`.
+
+    In a data-parallel training each rank updates a metric with its own examples, and the tensors of all ranks are added: they should be counts and
+    sums. A largest or least value is declared: `combine = {"most": "max"}` for an attribute `most`.
+    """
+
+    combine: ClassVar[Mapping[str, str]] = {}  # "max" or "min" for tensors that ranks do not add, by attribute
 
     def value(self) -> Tensor:
         """The metric over all batches since the last `reset`."""

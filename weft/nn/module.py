@@ -186,7 +186,7 @@ class Symbol:
 
 
 class Module(Holder):
-    """Base class of all layers and networks; see the top of this file."""
+    """Base class of all layers and networks. Subclasses implement `__init__` and `forward`."""
 
     training: bool = True
 

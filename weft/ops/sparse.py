@@ -217,8 +217,8 @@ def sparse_matmul(
     *,
     block: int | None = None,
 ) -> Tensor:
-    """x W^T over the last axis of x, for a sparse weight W of shape (outputs, inputs): see the top of this file for its form. Without
-    `block` all inputs are one.
+    """x W^T over the last axis of x, for a sparse weight W of shape (outputs, inputs) in compressed sparse rows, by blocks of `block` columns.
+    Without `block` all columns are one block.
 
     On CPUs only the weights that are listed are read and multiplied. On other devices W is made in every call. The derivative is that with
     respect to x and to the values.

@@ -14,8 +14,9 @@ In a compiled step the optimizer is part of the program:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from ..control import cond
@@ -27,7 +28,8 @@ from ..ops.collective import all_reduce
 from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient, where
-from ..precision import LossScale
+from ..ops.math import logical_and
+from ..precision import LossScale, all_finite
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 from .accumulation import GradientTree
@@ -67,7 +69,7 @@ class Group:
 
 
 class Optimizer:
-    """Updates parameters by their gradients; see the top of this file. Created by the functions of `weft.optim`."""
+    """Updates parameters by their gradients. Created by the functions of `weft.optim`."""
 
     def __init__(self, name: str, groups: Sequence[Group], common: Common, share: Alone) -> None:
         self.name, self.groups, self.common, self.share = name, list(groups), common, share
@@ -91,15 +93,11 @@ class Optimizer:
     # --- steps ----------------------------------------------------------------------------------------------------------
 
     def minimize(self, loss: Tensor, scale: LossScale | None = None) -> None:
-        """Differentiate the loss and update the parameters. With a loss scale, a step with overflowing gradients is skipped."""
+        """Differentiate the loss and update the parameters. With a loss scale, an update with overflowing gradients is skipped."""
         which = self._trained()
         parameters = [self.parameters[i] for i in which]
-        if scale is None:
-            self._step(gradients(loss, parameters), which)
-            return
-        found, finite = scale.gradients(loss, parameters, self.agreed)
-        with unless(finite, self.tensors()):
-            self._step([where(finite, g, 0.0) for g in found], which)
+        differentiate = gradients if scale is None else scale.unscaled_gradients
+        self._step(differentiate(loss, parameters), which, scale)
 
     def agreed(self, flag: Tensor) -> Tensor:
         """Whether a condition holds in all processes that have parts of these parameters, or that average their gradients."""
@@ -141,21 +139,33 @@ class Optimizer:
             raise UserError(self.name, "all parameters are frozen: there is nothing to train.")
         return found
 
-    def _step(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
+    def _step(self, gs: Sequence[Tensor], which: Sequence[int], scale: LossScale | None = None) -> None:
         with in_scope(_UPDATE):
-            self._update(gs, which)
+            self._update([self._fitting(g, self.parameters[i]) for g, i in zip(gs, which, strict=True)], which, scale)
 
-    def _update(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
-        gs = [self._fitting(g, self.parameters[i]) for g, i in zip(gs, which, strict=True)]
-        if self.common.accumulate == 1:
-            self._move(gs, which)
-            return
-        totals = self.collected.add(gs, which, self.calls)
-        full = self.calls + 1 >= self.common.accumulate
+    def _update(self, gs: Sequence[Tensor], which: Sequence[int], scale: LossScale | None) -> None:
+        """Update the parameters, or collect gradients for the update; if any of those of an update overflowed, it is skipped as a whole."""
+        full: Tensor | None = None
+        if self.common.accumulate > 1:
+            full = self.calls + 1 >= self.common.accumulate
+            gs = self.collected.add(gs, which, self.calls)  # an overflow is infinite or nan in the sums, too
+        conditions = [] if full is None else [full]
+        if scale is not None:
+            finite = self._all_finite(gs, full)
+            gs = [where(finite, g, 0.0) for g in gs]
+            conditions.append(finite)
+            scale.move_on_after(finite, full)
         kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
-        with unless(full, [t for t in self.tensors() if id(t) not in kept]):
-            self._move(totals, which, full)
-        self.calls.assign(where(full, 0, self.calls + 1))
+        changed = [t for t in self.tensors() if id(t) not in kept]
+        with unless(reduce(logical_and, conditions), changed) if conditions else nullcontext():
+            self._move(gs, which, full)
+        if full is not None:
+            self.calls.assign(where(full, 0, self.calls + 1))
+
+    def _all_finite(self, gs: Sequence[Tensor], full: Tensor | None) -> Tensor:
+        """Whether gradients are finite, in all processes; they are asked only when the last call of several is done."""
+        finite = all_finite(gs)
+        return self.agreed(finite) if full is None else cond(full, self.agreed, lambda flag: flag, finite)
 
     def _fitting(self, g: Any, p: Tensor) -> Tensor:
         """A gradient in the update's dtype, detached: the state must not keep its graph alive."""
@@ -198,13 +208,40 @@ class Optimizer:
                 p.assign(new.astype(p.dtype))
             first += len(group.parameters)
         self.steps.assign(done + 1)
-        if isinstance(self.share, Local):
-            trained = [self.parameters[i] for i in which]
-            for p, mean in zip(trained, self.share.averaged(list(map(_plain, trained)), done + 1), strict=True):
-                p.assign(mean.astype(p.dtype))
         for average, p in zip(self.averages, self.parameters, strict=False):
             keep = self.common.average or 0.0
             average.assign(average * keep + _plain(p) * (1.0 - keep))
+        self.average_ranks([t for t in self._trained_tensors(which) if t.dtype.is_float])
+
+    def _trained_tensors(self, which: Sequence[int]) -> list[Tensor]:
+        """What an update of these parameters changes: they, their state and their averages."""
+        trained = {id(self.parameters[i]) for i in which}
+        state = self.named_state()
+        owned = [state[name] for name, p in self.state_parameters().items() if id(p) in trained and not name.startswith(COLLECTED)]  # fmt: skip
+        return [*(self.parameters[i] for i in which), *owned]
+
+    # --- local SGD: processes that train by themselves between two averages ------------------------------------------------------------
+
+    def average_ranks(self, tensors: Sequence[Tensor]) -> None:
+        """Average tensors over processes that train by themselves, if that is due after this step: then all of them have the same state."""
+        if isinstance(self.share, Local):
+            self._assign_means(tensors, self.share.averaged(list(map(_plain, tensors)), as_tensor(self.steps)))
+
+    def synchronize(self, tensors: Sequence[Tensor] = ()) -> None:
+        """Average the state of such processes, and more tensors, now: at the end of an epoch, say. All processes come here."""
+        if isinstance(self.share, Local) and not self.in_step:
+            own = [t for t in self._trained_tensors(self._trained()) if t.dtype.is_float]
+            self._assign_means([*own, *tensors], self.share.means([_plain(t) for t in (*own, *tensors)]))
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all processes have the same state, so that one of them can write a checkpoint."""
+        return not isinstance(self.share, Local) or int(self.steps.item()) % self.share.every == 0
+
+    @staticmethod
+    def _assign_means(tensors: Sequence[Tensor], means: Sequence[Tensor]) -> None:
+        for tensor, mean in zip(tensors, means, strict=True):
+            tensor.assign(mean.astype(tensor.dtype))
 
     def _sums(self, gs: Sequence[Tensor], full: Tensor | None) -> Sequence[Tensor]:
         """The sums of gradients over all processes, if the last call of several is done."""

@@ -87,7 +87,10 @@ class Replicated(Alone):
 
 
 class Local(Alone):
-    """Processes along an axis that train by themselves, and average their parameters after some steps (local SGD, Stich 2019)."""
+    """Processes along an axis that train by themselves, and average their parameters after some steps (local SGD, Stich 2019).
+
+    The state of the optimizer is averaged with them (Yu, Jin and Yang 2019), so that a checkpoint of that moment is that of all processes.
+    """
 
     def __init__(self, axis: str, every: int) -> None:
         self.axis, self.every = axis, every
@@ -97,13 +100,18 @@ class Local(Alone):
     def rank(self) -> Tensor:
         return axis_index(self.axis)
 
-    def averaged(self, parameters: Sequence[Tensor], steps: Tensor) -> list[Tensor]:
-        """The means of parameters over all processes, if so many steps are done that they are due."""
+    def agreed(self, flag: Tensor) -> Tensor:
+        return all_reduce(flag.astype("int32"), self.axis, "min") > 0  # a step is counted by all processes, or by none
 
-        def average(*parameters: Tensor) -> tuple[Tensor, ...]:
-            return tuple(p / float(self.processes) for p in all_reduce_many(parameters, self.axis))
+    def means(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The means of tensors over all processes."""
+        return [t / float(self.processes) for t in all_reduce_many(tensors, self.axis)]
 
-        return list(cond(steps % self.every == 0, average, lambda *parameters: parameters, *parameters))
+    def averaged(self, tensors: Sequence[Tensor], steps: Tensor) -> list[Tensor]:
+        """The same, if so many steps are done that they are due."""
+        if not tensors:
+            return []
+        return list(cond(steps % self.every == 0, lambda *ts: tuple(self.means(ts)), lambda *ts: ts, *tensors))
 
 
 class Sharded(Replicated):

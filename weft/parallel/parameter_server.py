@@ -40,10 +40,10 @@ Listener = Callable[[ServerUpdate], None]
 
 
 class ParameterServer:
-    """The server or a worker, whatever this process is; see the top of this file.
+    """A parameter server, or one of its workers, depending on the rank of this process.
 
     A worker that is more than `staleness` steps ahead of the slowest one waits. With 0, training is synchronous and deterministic: all workers
-    compute gradients with the same parameters, and the server applies them in the order of the workers. None: nobody ever waits.
+    compute gradients with the same parameters, and the server applies them in the order of the workers. None: no worker ever waits.
     `optimizer` makes an optimizer of given parameters; each gradient is one step of it, and only the server has one.
     A process that runs alone is both server and worker.
     """

@@ -42,7 +42,7 @@ SLOTS = 2  # messages under way between two stages: 1F1B sends one before it rec
 
 
 class Pipeline:
-    """The stage of this process, and the schedule by which it works; see the top of this file.
+    """Pipeline parallelism: the stage of this process, and its schedule.
 
     `example` is a batch, or its shape. `optimizer` makes an optimizer of given parameters. Every process is given the whole batch: the
     first stage uses its inputs, the last one its targets. Afterwards the model has the values of its own stage only.

@@ -6,17 +6,15 @@ The stages run different programs, so what they exchange with each other is exch
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
 from typing import Protocol
 
 import numpy as np
 
+from ..dtypes import float64
 from ..mesh.mesh import Mesh, run_collective
 from ..ops.creation import zeros
-from ..ops.math import isfinite, logical_and
-from ..ops.reduce import all as all_of
 from ..optim import Optimizer
-from ..precision import LossScale
+from ..precision import LossScale, all_finite
 from ..tensor import Tensor, as_tensor
 from ..tracing.jit import jit
 from .pipeline_stage import PipelineStage
@@ -57,8 +55,8 @@ class PipelineUpdate:
         good = self._everywhere(finite)
         factor = np.float32(1.0)
         if self._longest is not None:
-            length = float(np.sqrt(self._summed(np.asarray(square.numpy()))))
-            factor = np.float32(self._longest / length if length > self._longest else 1.0)
+            length, longest = np.float32(np.sqrt(self._summed(np.asarray(square.numpy())))), np.float32(self._longest)
+            factor = longest / length if length > longest else np.float32(1.0)
         if good:
             self._apply(means, factor)
         if self.scale is not None:
@@ -74,11 +72,10 @@ class PipelineUpdate:
         if self.scale is not None:
             divided = [g.astype("float32") / self.scale.scale for g in divided]
         means = self.optimizer.means(divided)
-        square, finite = zeros(()), as_tensor(True)
+        square = zeros((), dtype=float64)
         if self._longest is not None and self._counted:
             square = self.optimizer.squares(means, self._counted)
-        if self.scale is not None:
-            finite = self.optimizer.agreed(reduce(logical_and, (all_of(isfinite(g)) for g in means), finite))
+        finite = as_tensor(True) if self.scale is None else self.optimizer.agreed(all_finite(divided))
         return means, square, finite
 
     def _update(self, means: list[Tensor], factor: Tensor) -> None:

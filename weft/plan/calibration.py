@@ -166,8 +166,8 @@ def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
 def measure(ranks: Sequence[int] | None = None, sizes: Sequence[int] = SIZES, sweeps: Sequence[int] = SWEEPS) -> MeasuredCluster:  # fmt: skip
     """Measure this machine with several numbers of ranks of one thread each: 1, 2, 4, ... up to its cores, unless given.
 
-    >>> measure([1], sizes=[], sweeps=[1 << 17]).compute_factor(1)
-    1.0
+    >>> list(measure([1], sizes=[], sweeps=[1 << 17]).measures)
+    [1]
     """
     wanted = sorted({1, *(ranks or default_ranks(usable_cores()))})
     found = {n: _measured(n, sizes, sweeps) for n in wanted}

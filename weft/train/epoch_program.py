@@ -107,5 +107,5 @@ class ResidentEpochs:
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, Loader) or not loader.drop_last or loader.shard.micro_batches > 1:
         raise UserError(
-            "fit", "resident=True requires one process and a weft.data.Loader with drop_last=True, whose batches are all of one size."
+            "fit", "resident=True requires one process and a weft.data.Loader that drops the last, smaller batch (drop_last)."
         )  # fmt: skip

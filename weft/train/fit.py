@@ -37,7 +37,7 @@ from .names import Loss, Metrics, Row
 from .phase import Phase
 from .ranks import Ranks, least_of_all, refused_axes
 from .rates import Rates, growing, sweep
-from .state import Training
+from .state import Training, saved_micro_batches
 from .steps import Steps
 from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
 from .watched import WatchedExamples
@@ -139,6 +139,10 @@ def fit(
             "fit",
             "alternate_flips=True requires resident=True: batches from a loader do not say which examples they hold.",
         )
+    if memory and resident:
+        raise UserError(
+            "fit", "memory= limits a step, and resident=True makes an epoch one program. Leave one of them out."
+        )
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
@@ -147,11 +151,13 @@ def fit(
             raise UserError("fit", 'a batch size is required with parallel="auto", got batch="auto".')
         choice = _automatic(model, data, plan, _number_of(batch), seed, [*refused], on_split)
         parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
+    last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
+    if micro_batches is None and last is not None and last.exists():
+        micro_batches = saved_micro_batches(last)
     ranks = Ranks.of(parallel, micro_batches)
     ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
     with ExitStack() as held:
-        last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
         run = _opened(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
         if batch == "auto":
@@ -193,6 +199,7 @@ def fit(
                     for x, y in () if resident else _rest_of_epoch(training, train):
                         watch.stepped(steps.step(x, y), x.shape[0])
                     watch.stop_if_bad()
+                    steps.synchronize()
                     row = _measured(training, steps, ranks, watch, validation, watched)
                     watch.ended_epoch(row)
                     if on_epoch is not None:

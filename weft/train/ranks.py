@@ -22,8 +22,10 @@ from ..mesh.world import world
 from ..metrics import Metric
 from ..nn.module import Module
 from ..ops.collective import all_reduce, broadcast
+from ..ops.creation import zeros_like
 from ..parallel.forms import DATA, MODEL, PIPELINE
 from ..parallel.sizes import ParallelSizes, read_sizes
+from ..report.text_format import counted
 from ..tensor import Tensor
 
 AGREE_SECONDS = 0.25  # between two exchanges of reasons to stop
@@ -38,9 +40,10 @@ class Ranks:
         self.sizes, self.size, self.processes = sizes, sizes.data, sizes.processes
         self._given = micro_batches
         if micro_batches is not None and micro_batches % self.size:
+            more = -(-micro_batches // self.size) * self.size
             raise UserError(
                 "fit",
-                f"{self.size} processes cannot share {micro_batches} micro-batches evenly. Take a multiple of {self.size}.",
+                f"{self.size} ranks cannot share {counted(micro_batches, 'micro-batch', 'micro-batches')} evenly. Use micro_batches={more}.",
             )
         self.micro_batches = micro_batches or self.size
         places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
@@ -71,15 +74,31 @@ class Ranks:
         if self.micro_batches == self.processes == 1:
             return loader
         if not isinstance(loader, Loader):
-            raise UserError("fit", "several processes or micro-batches require a weft.data.Loader of training data.")
+            raise UserError("fit", "several ranks or micro-batches require a weft.data.Loader of training data.")
         if self.sizes.pipeline > 1:
             self.micro_batches = self.size * self._per_pipeline(loader.batch)
+        self._check_batch(loader)
         count = self.accumulate
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
             loader.dataset, loader.batch, shuffle=loader.shuffle, seed=loader.seed, drop_last=loader.drop_last,
             workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count), limit=loader.limit,
         )  # fmt: skip
+
+    def _check_batch(self, loader: Loader) -> None:
+        """Reject batches that cannot be cut into equal micro-batches."""
+        if not loader.drop_last:
+            raise UserError("fit", "ranks share batches of one size: a Loader with drop_last=True is required.")
+        parts, batch, examples = self.micro_batches, loader.batch, len(loader.dataset)
+        if batch % parts == 0:
+            return
+        sizes = [size for size in (batch // parts * parts, -(-batch // parts) * parts) if 0 < size <= examples]
+        hint = f"Use batch={' or batch='.join(map(str, sizes))}." if sizes else "Use fewer ranks."
+        all_of = " (all of the training data)" if batch == examples else ""
+        raise UserError(
+            "fit",
+            f"a batch of {counted(batch, 'example')}{all_of} cannot be cut into {parts} equal micro-batches, one or more for each of {counted(self.size, 'rank')}. {hint}",
+        )
 
     def _per_pipeline(self, batch: int) -> int:
         """The micro-batches of a pipeline: as given, or as many as keep its stages busy and divide the batch evenly."""
@@ -91,9 +110,12 @@ class Ranks:
         """The optimizer's settings: it averages over processes and micro-batches."""
         if self.micro_batches == 1 and self.sizes.pipeline == 1:
             return dict(given)
-        if given.get("accumulate", 1) != 1:
+        calls = given.get("accumulate", 1)
+        if calls != 1:
             raise UserError(
-                "fit", "micro_batches= says how gradients are accumulated; accumulate= is not given beside it."
+                "fit",
+                f"accumulate={calls} is for one rank. With several, gradients are accumulated over the micro-batches of a batch: "
+                f"use micro_batches={calls * self.micro_batches} and a batch {calls} times as large.",
             )
         return {**given, "accumulate": self.accumulate, **({"axis": DATA} if self.size > 1 else {})}
 
@@ -122,18 +144,18 @@ class Ranks:
         whole = copy.copy(meter)
         for name, tensor in vars(meter).items():
             if isinstance(tensor, Tensor):
-                setattr(whole, name, self._total(tensor.detach()))
+                setattr(whole, name, self._total(tensor.detach(), meter.combine.get(name, "sum")))
         return whole
 
-    def _total(self, count: Tensor) -> Tensor:
-        """Sum counts over batches of all processes. Those of a pipeline are made by its last stage."""
+    def _total(self, count: Tensor, combine: str) -> Tensor:
+        """Combine counts over batches of all processes. Those of a pipeline are made by its last stage."""
         if self.sizes.pipeline > 1:
             count = broadcast(count, PIPELINE, self.sizes.pipeline - 1)
-        return all_reduce(count, DATA) if self.size > 1 else count
+        return all_reduce(count, DATA, combine) if self.size > 1 else count
 
-    def own_share(self, total: Tensor) -> Tensor:
-        """What this process has of such a sum after a checkpoint was loaded: the first one has all of it."""
-        return total if self.rank == 0 else total * 0
+    def own_share(self, total: Tensor, combine: str) -> Tensor:
+        """What this process has of such a total after a checkpoint was loaded: the first one has all of a sum."""
+        return total if self.rank == 0 or combine != "sum" else zeros_like(total)
 
     def gathered(self, *numbers: float) -> list[list[float]]:
         """Numbers of all processes, by rank. All of them come here."""

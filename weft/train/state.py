@@ -101,7 +101,7 @@ class Training:
         facts = {
             "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps // self.calls_per_batch,
             "batches": self.batches // self.calls_per_batch,
-            "seconds": self.seconds, "history": self.history, "best": self.best,
+            "seconds": self.seconds, "history": self.history, "best": self.best, "micro_batches": self.ranks.micro_batches,
         }  # fmt: skip
         random = {"random.key": key, "random.offset": offset}
         _keep(path)
@@ -141,8 +141,24 @@ class Training:
             raise RunError("resume", f"{path} belongs to another network or other settings. {words}.")
         found = {f"model.{n}": v for n, v in self.places.local_network(_below(values, "model.")).items()}
         found |= {f"optimizer.{n}": v for n, v in state.items()}
-        counts = {n: self.ranks.own_share(v) if n.startswith("meter.") else v for n, v in given.items()}
-        return found | {n: v for n, v in counts.items() if n in self._others()}
+        found |= {n: v for n, v in given.items() if n in self._others()}
+        for name, meter in self.meters.items():
+            for attribute, _ in _tensors(meter):
+                key = f"meter.{name}.{attribute}"
+                found[key] = self.ranks.own_share(found[key], meter.combine.get(attribute, "sum"))
+        return found
+
+
+def saved_micro_batches(path: Path) -> int | None:
+    """The micro-batches of every batch of a run that goes on, so that another number of processes trains as it did; None if it had one.
+
+    A checkpoint that cannot be read is no concern here: loading it is an error.
+    """
+    try:
+        count = _content(path)[1].get("micro_batches", 1)
+    except RunError:
+        return None
+    return count if isinstance(count, int) and count > 1 else None
 
 
 def _below(values: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -104,13 +104,20 @@ class Steps:
         parts = train.shard.micro_batches if isinstance(train, Loader) else 1
         memory.check(self.train, train.dataset, train.batch // parts, accumulate, gradients, parts)
 
+    def synchronize(self) -> None:
+        """Give processes that train by themselves (local SGD) the means of their parameters, states and running statistics."""
+        self.optimizer.synchronize(self._running_statistics())
+
     def _train(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        statistics = self._running_statistics()
+        before = [t._node for t in statistics]
         with self.optimizer.in_micro_batch(), self._statistics_of_batch() as collected:
             given, target = self.parts.inputs(x, y)
             prediction = alike(prediction_of(self.model(given)), y)
         loss = self.parts.training_loss(prediction, target)
         self._note(prediction, y, loss)
         self.optimizer.minimize(loss, self.parts.scale)
+        self.optimizer.average_ranks([t for t, old in zip(statistics, before, strict=True) if t._node is not old])
         if collected is None:
             return loss, []
         self._apply = jit(partial(self._apply_all, collected))
@@ -129,6 +136,9 @@ class Steps:
         prediction = alike(prediction[: x.shape[0]] if missing else prediction, y)
         self.parts.measure(self.checks, prediction, y, self.parts.loss(prediction, y))
         return prediction
+
+    def _running_statistics(self) -> list[Tensor]:
+        return [t for t in self.model.named_state().values() if t.dtype.is_float]
 
     # --- running statistics -----------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from .task import best_epochs, is_better, line_of
 
 NEWS_SECONDS = 1.0  # between two lines of progress in the events
 RESOURCE_SECONDS = 10.0  # between two lines about memory and processor time
+NOTHING = (0.0,) * 4  # neither a checkpoint nor a reason to stop
 
 
 class Stop(Exception):
@@ -72,6 +73,9 @@ class Watch:
         self.examples = 0  # of this epoch, seen by this process
         self.interrupts = 0
         self.terminated = False
+        self._asked: tuple[float, ...] = (
+            NOTHING  # what processes have agreed on: to write a checkpoint, reasons to stop
+        )
 
     def seconds(self) -> float:
         """Training time so far, without pauses."""
@@ -97,10 +101,13 @@ class Watch:
             self.last_news = now
             self._tell(loss)
         if self.training.batches % self.ranks.accumulate == 0:  # a checkpoint is of a moment between two whole batches
-            saves, *stops = self.ranks.agreed(now - self.last_save >= self.save_seconds, *self._reasons())
-            if saves:
-                self.save()
-            _stop(*stops)
+            asked = self.ranks.agreed(now - self.last_save >= self.save_seconds, *self._reasons())
+            self._asked = tuple(map(max, self._asked, asked))
+            if any(self._asked) and self.training.optimizer.in_step:  # local SGD: after the next average
+                (saves, *stops), self._asked = self._asked, NOTHING
+                if saves:
+                    self.save()
+                _stop(*stops)
 
     def _reasons(self) -> tuple[bool, bool, bool]:
         """Why this process should stop: the time, Ctrl-C, SIGTERM."""

@@ -150,5 +150,8 @@ def whitened_cnn(
     """Whitened patches, three blocks of two convolutions and a scaled linear layer (Jordan 2024); for images from 20 x 20 on.
 
     `views` are averaged in evaluation mode: 2 with the mirror image, 6 with shifts by a pixel, too.
+
+    >>> whitened_cnn(4, widths=(8, 8, 8), views=2).eval()(np.zeros((2, 3, 32, 32), np.float32)).shape
+    (2, 4)
     """
     return WhitenedCNN(classes, channels, widths, kernel, scale, momentum, views)

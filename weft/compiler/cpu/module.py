@@ -45,18 +45,16 @@ def write(
     program: KernelProgram,
     target: CpuTarget | None = None,
     *,
-    timed: bool = False,
     timestamps: bool = False,
     barriers: bool = True,
     entry: str = "main",
     place_of: Callable[[Slot], int] = attrgetter("offset"),
 ) -> EmittedModule:
-    """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64 [1 + threads, calls], whose address is an
-    additional last entry of the frame: first the time from barrier to barrier, then that in which each thread worked. With `timestamps`, every thread writes its clock before and after every call to an array of i64
-    [threads, calls, 2] there, and waits for others only where the program does. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
+    """Emit the program. With `timestamps`, every thread writes its clock before and after every call to an array of i64 [threads, calls, 2], whose
+    address is an additional last entry of the frame, and waits for others only where the program does. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
     the offsets of slots, if they are not where the plan says.
     """
-    return _ModuleEmitter(program, target or current_target(), timed, timestamps, barriers, place_of).written(entry)
+    return _ModuleEmitter(program, target or current_target(), timestamps, barriers, place_of).written(entry)
 
 
 def _group_columns(kernel: Kernel, nest: ReadyNest) -> int:
@@ -73,13 +71,12 @@ class _ModuleEmitter:
         self,
         program: KernelProgram,
         target: CpuTarget,
-        timed: bool,
         timestamps: bool,
         barriers: bool,
         place_of: Callable[[Slot], int],
     ) -> None:
         self.place_of = place_of
-        self.top, self.target, self.timed, self.barriers = program, target, timed, barriers
+        self.top, self.target, self.barriers = program, target, barriers
         self.timestamps = timestamps
         self.module = new_module("weft")
         self.errors = ErrorSites()
@@ -214,9 +211,8 @@ class _ModuleEmitter:
         frame, tid, threads, team, first = code.arguments
         kernels = dict.fromkeys(c.kernel for _, c in calls)
         contexts = {k: code.stack_array(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
-        add_time = self._call_timer(code) if self.timed and program is self.top else None
         for number, call in calls:
-            if call.barrier and add_time is None:
+            if call.barrier:
                 self._barrier(code, team, tid, threads)
             if call.once:
                 with code.if_then(code.icmp_signed("!=", first, code.i64(0))), self._stamped(code, program, number):
@@ -227,8 +223,6 @@ class _ModuleEmitter:
             else:
                 with self._stamped(code, program, number):
                     self._call(code, frame, call, contexts, tid, threads)
-            if add_time is not None:
-                add_time(number)
         return code.done(code.i64(0))
 
     @contextmanager
@@ -244,29 +238,6 @@ class _ModuleEmitter:
         code.write(code.call(ticks, []), own, 2 * number)
         yield
         code.write(code.call(ticks, []), own, 2 * number + 1)
-
-    def _call_timer(self, code: Code) -> Callable[[int], None]:
-        """A function that emits a barrier and adds the time since the previous one to the total of a call, and that until the barrier to the thread's."""
-        frame, tid, threads, team, _ = code.arguments
-        ticks = self._external(TICKS, [], I64)
-        totals = code.read(frame, self.top.frame_size, PTR)
-        own = code.at(totals, code.mul(code.plus(tid, 1), code.i64(len(self.top.calls))), I64)
-        self._barrier(code, team, tid, threads)
-        before = code.call(ticks, [])
-
-        def add(sums: Value, number: int, now: Value) -> None:
-            code.write(code.add(code.read(sums, number, I64), code.sub(now, before)), sums, number)
-
-        def add_time(number: int) -> None:
-            nonlocal before
-            add(own, number, code.call(ticks, []))
-            self._barrier(code, team, tid, threads)
-            now = code.call(ticks, [])
-            with code.if_then(code.icmp_signed("==", tid, code.i64(0))):
-                add(totals, number, now)
-            before = now
-
-        return add_time
 
     def _call(
         self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value

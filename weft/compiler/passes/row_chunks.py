@@ -24,7 +24,6 @@ from .graph_builders import move
 STAND_IN = 1 << 20  # numbers of placeholders from here on stand for what a body reads
 WIDENING = 8  # a product that is so many times wider than what it sums over
 MOST_PRODUCTS = 4  # in a region: one forward, two backward, and one more
-MOVES = ("permute", "reshape", "expand")
 
 
 def row_chunks(graph: Graph) -> Graph:
@@ -46,6 +45,11 @@ def _is_wide(node: Node) -> bool:
         return False
     summed = prod(size for letter, size in zip(a, node.inputs[0].shape, strict=True) if letter not in out)
     return node.shape[-1] >= WIDENING * summed and _bytes(node) > thresholds.row_chunk_bytes
+
+
+def _is_moved_by_rows(node: Node) -> bool:
+    """Whether it is a move that a chunk can repeat for its own rows."""
+    return node.op.name in ("permute", "reshape", "expand")
 
 
 def _bytes(node: Node) -> int:
@@ -85,7 +89,7 @@ def _in_chunks(graph: Graph, product: Node) -> Graph | None:
     region = _region(graph, product, users)
     if sum(n.op.name == "contract" for n in region) > MOST_PRODUCTS:
         return None
-    chunk = _Chunk(region, _count(product), _bytes(product) // 8)
+    chunk = _RowChunk(region, _count(product), _bytes(product) // 8)
     exits = [n for n in graph.nodes if n in region and (n in graph.outputs or not users[n] <= region)]
     sums = [n for n in exits if _sums_rows(n)]
     rows = [n for n in exits if n not in sums]
@@ -127,7 +131,7 @@ class _NotByRows(Exception):
 
 
 @dataclass
-class _Chunk:
+class _RowChunk:
     """Writes the ops of a region for a chunk of the rows of their inputs: the first axis of every value is cut."""
 
     region: set[Node]
@@ -172,7 +176,7 @@ class _Chunk:
             raise _NotByRows
         if node.op.kind == "leaf" and not node.abstract:
             return node
-        if node.op.name in MOVES:
+        if _is_moved_by_rows(node):
             return make(node.op, (self.whole(node.inputs[0]),), node.params, node.source)
         if node not in self.constants:
             self._stand_in(self.constants, node, node.shape)
@@ -193,7 +197,7 @@ class _Chunk:
         if node.op is CONST or node.op.name == "expand":
             return True
         return (
-            (node.op.kind == "elementwise" or node.op.name in MOVES)
+            (node.op.kind == "elementwise" or _is_moved_by_rows(node))
             and not node.op.can_fail
             and _bytes(node) > self.large
         )
@@ -219,7 +223,7 @@ class _Chunk:
             return (self.rows(inputs[0]),), node.params
         if name == "contract":
             return self._operands(node), node.params
-        if name == "gather" and 0 in node.param("axes"):
+        if name == "gather" and 0 in node.param("axes") and inputs[0].shape[0] == node.shape[0]:
             first = node.param("axes").index(0)
             indices = [self._numbers(x) if i == first else self.rows(x) for i, x in enumerate(inputs[1:])]
             return (self.rows(inputs[0]), *indices), node.params

@@ -21,7 +21,7 @@ from ..passes.slice_updates import spread_updates, updated_carries
 from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
 from .in_place import shared_places
-from .memory_limit import Layout, check, outside_bytes, within
+from .memory_limit import ArenaLayout, check, outside_bytes, within
 from .overlap import is_collective
 from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
@@ -117,7 +117,7 @@ def _build(
             return control_scratch(kernel, bodies[kernel])
         return plans[kernel].workspace if kernel in plans else target.scratch_of(kernel)
 
-    layout = Layout(fixed, shares, scratch, packed, invariant, copied, hidden, order.beside)
+    layout = ArenaLayout(fixed, shares, scratch, packed, invariant, copied, hidden, order.beside)
     found = Occurrences.once(order.kernels)
     memory = layout.plan(found)
     if limit is not None and memory.arena + memory.kept > limit:

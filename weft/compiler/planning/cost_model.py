@@ -264,7 +264,10 @@ def _body_flops(anchor: Node, bodies: Sequence[KernelProgram]) -> int:
 
 
 def starts(program: KernelProgram, call: Call) -> int:
-    """How many kernels a call starts one after the other: those of all steps of a scan, otherwise one. Phases of a kernel count once."""
+    """How many kernels a call starts one after the other: those of all steps of a scan, otherwise one.
+
+    Phases of a kernel count once. Copies of carried values are no kernels, so the count is that of the call's name, `scan of 128 steps (2 kernels)`.
+    """
     if call.once:
         return 0
     if call.kind != "control":
@@ -278,7 +281,7 @@ def starts(program: KernelProgram, call: Call) -> int:
 
 
 def _body_starts(body: KernelProgram) -> int:
-    single = {call.kernel for call in body.calls if call.kind != "control" and not call.once}
+    single = {call.kernel for call in body.calls if call.kind not in ("control", "copy") and not call.once}
     return len(single) + sum(starts(body, call) for call in body.calls if call.kind == "control")
 
 

@@ -9,12 +9,13 @@ from itertools import accumulate
 from math import prod
 
 from ...errors import Scope, Source
+from ...graph.graph import Graph
 from ...graph.node import Node, Op
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import ARENA, nbytes
-from .cost_model import side_phase, step_cost, times
+from .cost_model import side_phase, step_cost, times, work
 
 MOST_OPS = 4  # that a name lists
 
@@ -48,14 +49,72 @@ def sources(kernel: Kernel) -> list[Source]:
     return [found[line] for line in sorted(weight, key=lambda l: -weight[l])]
 
 
-def scopes(kernel: Kernel) -> dict[Scope, float]:
-    """The layers that a kernel computes, and the share of its work that each has."""
+def scopes(kernel: Kernel, program: KernelProgram | None = None) -> dict[Scope, float]:
+    """The layers that a kernel computes, and the share of its work that each has.
+
+    With its program, those of control flow are the layers that its bodies call.
+    """
+    if program is not None and kernel in program.bodies and (inside := _body_scopes(kernel, program)):
+        return inside
     found: dict[Scope, float] = defaultdict(float)
     for node, cost in _parts(kernel):
-        scope = None if node.source is None else node.source.scope
-        found[scope or Scope()] += cost
+        found[_scope(node)] += cost
+    return _shares(found) or {Scope(): 1.0}
+
+
+def _scope(node: Node) -> Scope:
+    return (None if node.source is None else node.source.scope) or Scope()
+
+
+def _shares(found: Mapping[Scope, float]) -> dict[Scope, float]:
     total = sum(found.values())
-    return {scope: cost / total for scope, cost in found.items()} if total else {Scope(): 1.0}
+    return {scope: cost / total for scope, cost in found.items()} if total else {}
+
+
+def _body_scopes(kernel: Kernel, program: KernelProgram) -> dict[Scope, float]:
+    """The layers in the body of control flow, by their operations; none where it is not known which layers they are.
+
+    That is so for branches, one of which runs. Equal bodies are one object, whose names are those of the layer that was traced last; those of the others
+    differ in the path of the layer that has the loop, or else cannot be told.
+    """
+    assert kernel.anchor is not None
+    found = _operations(program.bodies[kernel])
+    outer = _scope(kernel.anchor)
+    callers = [_scope(one).path for one in _same_bodies(kernel.anchor, program)]
+    homes = [path for path in callers if all(_is_within(scope.path, path) for scope in found)]
+    if kernel.anchor.op.name == "cond" or not homes or len(set(callers)) < len(callers):
+        return {}
+    moved: dict[Scope, float] = defaultdict(float)
+    for scope, count in found.items():
+        path = f"{outer.path}.{scope.path.removeprefix(homes[0]).lstrip('.')}".strip(".")
+        phase = scope.phase if outer.phase == "forward" else outer.phase
+        moved[scope._replace(path=path, phase=phase)] += count
+    return _shares(moved)
+
+
+def _operations(bodies: Iterable[KernelProgram]) -> dict[Scope, float]:
+    """The operations of each layer in programs."""
+    found: dict[Scope, float] = defaultdict(float)
+    for body in bodies:
+        for call in body.calls:
+            flops = work(body, call).flops
+            for scope, share in scopes(call.kernel, body).items() if flops else ():
+                found[scope] += share * flops
+    return found
+
+
+def _same_bodies(anchor: Node, program: KernelProgram) -> list[Node]:
+    """The control flow of a program that has the bodies of this one, with itself."""
+    anchors = [kernel.anchor for kernel in program.kernels if kernel.anchor is not None]
+    return [one for one in anchors if one.op is anchor.op and _bodies(one) == _bodies(anchor)]
+
+
+def _bodies(anchor: Node) -> list[Graph]:
+    return [param for param in anchor.params if isinstance(param, Graph)]
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}.")
 
 
 def main_scope(kernel: Kernel) -> Scope:

@@ -21,7 +21,7 @@ from .schedule import KernelSchedule
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArenaLayout:
     """Everything beside the order of the kernels that decides where values are; see `memory.plan`."""
 
     fixed: Mapping[Node, Slot]
@@ -59,7 +59,7 @@ class Layout:
 
 def within(
     order: KernelSchedule,
-    layout: Layout,
+    layout: ArenaLayout,
     limit: int,
     plans: Mapping[Kernel, Plan],
     bodies: Mapping[Kernel, Sequence[KernelProgram]],

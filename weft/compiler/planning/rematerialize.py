@@ -65,7 +65,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recomputation:
     """How a value is computed again: by a kernel, which may repeat another one."""
 
     kernel: Kernel
@@ -77,7 +77,7 @@ class _Choice:
     """Values to be dropped, each after a kernel by number; the bytes that are free at the moment of the most memory, and at all times
     together, and the cost of computing the values again."""
 
-    cuts: dict[Node, tuple[int, Recipe]]
+    cuts: dict[Node, tuple[int, Recomputation]]
     saved: int
     area: float
     cost: float = 0.0
@@ -89,8 +89,8 @@ class _Choice:
 
 
 @dataclass(frozen=True)
-class _Moment:
-    """What is known of a sequence of kernels while choices are made."""
+class _UsesOfValue:
+    """When the values of a sequence of kernels are used, while choices are made."""
 
     numbers: Sequence[int]
     uses: Mapping[Node, list[int]]  # of each value that is not dropped, the steps that write or read it
@@ -118,8 +118,8 @@ class _Rematerialization:
         self.overwritten = self._overwritten(order)
         self.in_memory = {n for kernel in self.base for n in (*kernel.outputs, *kernel.reads)}
         self.droppable = {n for n in self.maker if self._is_droppable(n, order)}
-        self.dropped: dict[Node, tuple[int, Recipe]] = {}
-        self._recipes: dict[Node, list[Recipe]] = {}
+        self.dropped: dict[Node, tuple[int, Recomputation]] = {}
+        self._recipes: dict[Node, list[Recomputation]] = {}
         self._costs: dict[Kernel, float] = {}
 
     def _overwritten(self, order: KernelSchedule) -> dict[Node, int]:
@@ -138,11 +138,14 @@ class _Rematerialization:
 
     def run(self) -> Occurrences:
         target, best = self.limit, (self.arena_bytes(self.sequence()), self.sequence())
+        lowest: tuple[int, Occurrences] | None = None  # the least peak of all, and its kernels
         while True:
             found = self.sequence()
             buffers = self.lifetimes(found)
             alive = live_bytes(buffers)
             peak = max((n for _, n in alive), default=0)
+            if lowest is None or peak < lowest[0]:
+                lowest = peak, found
             if peak <= target:
                 size = self.arena_bytes(found)
                 best = min(best, (size, found), key=lambda one: one[0])
@@ -153,8 +156,8 @@ class _Rematerialization:
                     return best[1]
                 continue
             if not self._drop_some(found, alive, peak - target):
-                best = min(best, (self.arena_bytes(found), found), key=lambda one: one[0])
-                return best[1]
+                ends = [(self.arena_bytes(one), one) for one in (found, lowest[1])]
+                return min(best, *ends, key=lambda one: one[0])[1]
 
     def _drop_some(self, found: Occurrences, alive: Sequence[tuple[int, int]], excess: int) -> bool:
         """Drop values at the moment of the most memory until enough is saved there; whether there were any."""
@@ -170,16 +173,24 @@ class _Rematerialization:
         return bool(changed)
 
     def _undone(self, found: Occurrences) -> Occurrences:
-        """The same with fewer values computed again, if it still fits."""
+        """The same with fewer values computed again, if it still fits.
+
+        A value that was computed again early, for another one, is then computed again later, where its operands may be overwritten.
+        """
         costs = {node: self._cost(recipe.original or recipe.kernel) for node, (_, recipe) in self.dropped.items()}
         for node in sorted(costs, key=lambda n: -costs[n])[:UNDONE]:
             cut = self.dropped.pop(node)
             without = self.sequence()
-            if self.arena_bytes(without) <= self.limit:
+            if self._reads_no_old_state(without) and self.arena_bytes(without) <= self.limit:
                 found = without
             else:
                 self.dropped[node] = cut
         return found
+
+    def _reads_no_old_state(self, found: Occurrences) -> bool:
+        """Whether everything that is computed again reads its operands before they are overwritten."""
+        again = ((k, number) for k, number in zip(found.kernels, found.numbers, strict=True) if k in found.recomputed)
+        return all(self.overwritten.get(operand, number) >= number for k, number in again for operand in k.reads)
 
     # --- the order ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +239,7 @@ class _Rematerialization:
                     uses[node].append(i)
             if kernel in found.recomputed:
                 redone |= {node: i for node in kernel.outputs if node in self.dropped}
-        moment = _Moment(found.numbers, uses, redone)
+        moment = _UsesOfValue(found.numbers, uses, redone)
         choices = []
         for node, steps in uses.items():
             after = bisect_right(steps, step)
@@ -240,7 +251,7 @@ class _Rematerialization:
                 choices += sorted((way for way in ways if way is not None), key=lambda one: -one.score)[:1]
         return choices
 
-    def _choice(self, node: Node, recipe: Recipe, early: int, late: int, moment: _Moment) -> _Choice | None:
+    def _choice(self, node: Node, recipe: Recomputation, early: int, late: int, moment: _UsesOfValue) -> _Choice | None:
         """What it takes to drop a value between two steps: its operands, and theirs, must be there again at the second."""
         number = moment.numbers[late]
         if not self._is_valid(recipe, number):
@@ -272,17 +283,17 @@ class _Rematerialization:
                         choice.area -= nbytes(operand) * (late - last)
         return choice if choice.saved > 0 and choice.area > 0 else None
 
-    def _is_valid(self, recipe: Recipe, number: int) -> bool:
+    def _is_valid(self, recipe: Recomputation, number: int) -> bool:
         """Whether no operand has been overwritten before a kernel."""
         return all(self.overwritten.get(operand, number) >= number for operand in recipe.kernel.reads)
 
-    def _repeats(self, recipe: Recipe) -> bool:
+    def _repeats(self, recipe: Recomputation) -> bool:
         """Whether the kernel runs again anyway, for another of its results."""
         return recipe.original is not None and any(
             n in self.dropped and self.dropped[n][1].original is recipe.original for n in recipe.kernel.outputs
         )
 
-    def _operand(self, operand: Node, node: Node, number: int) -> Recipe | None:
+    def _operand(self, operand: Node, node: Node, number: int) -> Recomputation | None:
         """How an operand that is gone is computed again; None if it should stay alive for this."""
         recipes = [recipe for recipe in self._recipes_of(operand) if self._is_valid(recipe, number)]
         if SMALL * nbytes(operand) <= nbytes(node):
@@ -296,16 +307,16 @@ class _Rematerialization:
 
     # --- recipes --------------------------------------------------------------------------------------------------------
 
-    def _recipes_of(self, node: Node) -> list[Recipe]:
+    def _recipes_of(self, node: Node) -> list[Recomputation]:
         """The ways to compute a value again."""
         if node not in self._recipes:
             found = []
             kernel = self.base[self.maker[node]]
             if self.rules.by_graph(kernel):
                 loops = loops_of(node, self.in_memory)
-                found += [] if loops is None else [Recipe(loops, None)]
+                found += [] if loops is None else [Recomputation(loops, None)]
             if self._is_repeatable(kernel):
-                found.append(Recipe(kernel, kernel))
+                found.append(Recomputation(kernel, kernel))
             self._recipes[node] = found
         return self._recipes[node]
 

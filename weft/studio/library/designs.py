@@ -22,6 +22,7 @@ from ...zoo.definition import (
     zoo_network_as_text,
 )
 
+NOT_AS_TEXT = frozenset({"gpt", "gpt2", "whitened_cnn"})  # networks of the zoo that the language has no layers for
 BATCHES = (1, 8, 16, 32, 64, 128, 256)
 USUAL_BATCH = 64
 START = """\
@@ -134,4 +135,4 @@ def vocabulary() -> Mapping[str, Any]:
 
 def startable() -> list[str]:
     """The networks of the zoo that a new one can start from."""
-    return [name for name in sorted(FACTS) if not name.startswith("gpt")]
+    return [name for name in sorted(FACTS) if name not in NOT_AS_TEXT]

@@ -211,7 +211,7 @@ class _Converter:
             return None
         init = conv.pop("init", "he_uniform")
         norm = self._leaf(parts[1]).arguments
-        if {"affine", "track"} & set(norm):
+        if {"affine", "scaled", "track"} & set(norm):
             return None
         made = {**conv, **norm}
         after = _CLASS_OF_ACTIVATION[type(parts[2])] if len(parts) == 3 else "none"
@@ -280,7 +280,8 @@ _GETTERS: dict[tuple[type | None, str], Callable[[Any], Any]] = {
     (None, "groups"): lambda m: "same" if "weight" in vars(m) and m.groups > 1 and m.weight.shape[1] == 1 else m.groups,
     (None, "kernel"): lambda m: _simple(tuple(m.weight.shape[2:])),
     (None, "bias"): lambda m: m.bias is not None,
-    (None, "affine"): lambda m: m.scale is not None,
+    (None, "affine"): lambda m: m.shift is not None,
+    (None, "scaled"): lambda m: m.scale is not None or m.shift is None,
     (nn.ConvTranspose2d, "outputs"): lambda m: m.weight.shape[1] * m.groups,
     (nn.DepthwiseConv2d, "kernel"): lambda m: _simple(tuple(m.weight.shape[2:])),
     (nn.Embedding, "count"): lambda m: m.weight.shape[0],

@@ -111,6 +111,7 @@ _TYPES: dict[str | tuple[str, str], tuple[ValueType, str]] = {
     "eps": (number_type(1e-12, 1.0), "added to the variance"),
     "momentum": (number_type(1e-6, 1.0), "how fast running statistics follow"),
     "affine": (FLAG, "learn a scale and a shift"),
+    "scaled": (FLAG, "learn a scale; without, only a shift"),
     "track": (FLAG, "keep running statistics"),
     "rate": (rate_type(), "share that is dropped"),
     "dropout": (rate_type(), "share that is dropped"),

@@ -47,7 +47,7 @@ SWEEP = Signature(
 Pointer = Callable[[Value, int], Value]  # (tap, pixel) -> where its channels begin
 
 
-class _Block(NamedTuple):
+class _ChannelBlock(NamedTuple):
     """A block of channels: the place of its weights, and its first channel."""
 
     place: Value
@@ -257,7 +257,7 @@ class _Sweep:
         code, a = self.code, self.a
         with code.loop(0, self.blocks) as block:
             channel = code.minimum(code.times(block, self.size), code.plus(a.groups, -self.size))
-            at = _Block(code.times(block, self.size), channel)
+            at = _ChannelBlock(code.times(block, self.size), channel)
             sums = self._rows(pointer, at) if self.by_row else self._taps(pointer, at)
             for i in range(PIXELS):
                 with code.if_then(code.icmp_signed("<", code.i64(i), valid)):
@@ -289,7 +289,7 @@ class _Sweep:
         mask = ir.Constant(ir.VectorType(I32, len(order)), [ir.Constant(I32, n) for n in order])
         return self.code.shuffle_vector(x, y, mask)
 
-    def _rows(self, pointer: Pointer, at: _Block) -> list[Value]:
+    def _rows(self, pointer: Pointer, at: _ChannelBlock) -> list[Value]:
         code, a = self.code, self.a
 
         def row(r: Value, sums: list[Value]) -> list[Value]:
@@ -306,7 +306,7 @@ class _Sweep:
 
         return code.loop_carrying(0, code.mul(a.z_kernel, a.y_kernel), self._begin(at), row)
 
-    def _taps(self, pointer: Pointer, at: _Block) -> list[Value]:
+    def _taps(self, pointer: Pointer, at: _ChannelBlock) -> list[Value]:
         code, last = self.code, self.code.plus(self.taps, -1)
 
         def group(g: Value, sums: list[Value]) -> list[Value]:
@@ -320,7 +320,7 @@ class _Sweep:
 
         return code.loop_carrying(0, code.ceil_div(self.taps, WORD), self._begin(at), group)
 
-    def _begin(self, at: _Block) -> list[Value]:
+    def _begin(self, at: _ChannelBlock) -> list[Value]:
         """The sums before the first tap."""
         code, a, some = self.code, self.a, vector(I32, self.words)
         if not self.has_offset:
@@ -331,7 +331,7 @@ class _Sweep:
         sums = [code.read(self.weights, code.plus(place, q * self.words), some) for q in range(_QUADS)]
         return sums * PIXELS
 
-    def _weights(self, group: Value, at: _Block) -> list[Value]:
+    def _weights(self, group: Value, at: _ChannelBlock) -> list[Value]:
         code = self.code
         place = code.times(code.plus(code.mul(group, self.places), at.place), WORD)
         return [code.read(self.weights, code.plus(place, q * self.size), vector(I8, self.size)) for q in range(_QUADS)]

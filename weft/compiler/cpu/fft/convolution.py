@@ -20,7 +20,7 @@ from ..conv.function_builder import Signature, all_of, below, call_epilogue, cop
 from ..ir_builder import I8, Code, Value, constant
 from ..library import library
 from ..target import current_target
-from .spectra import ELEMENTS, SpectraEmitter, Window
+from .spectra import ELEMENTS, FftWindow, SpectraEmitter
 
 TILES = (
     "first",
@@ -69,7 +69,7 @@ class FftEmitter:
 
     def __init__(self, symbol: str, signature: Signature) -> None:
         _, kind, window = symbol.split(".")
-        self.window, self.element = Window.named(window), ELEMENTS[kind]
+        self.window, self.element = FftWindow.named(window), ELEMENTS[kind]
         self.code, self.a = signature.begin(symbol)
         self.spectra = SpectraEmitter(self.code.module, self.window, kind, current_target())
         self.lanes, self.kind = self.spectra.lanes, self.spectra.kind

@@ -14,7 +14,7 @@ from ..conv.sweep_plan import SweepOperands
 from ..target import CpuTarget
 from .convolution import FILTER, IMAGE, RESULT
 from .products import PRODUCT, ComplexTile, best_tile
-from .spectra import APART, BITS, Window
+from .spectra import APART, BITS, FftWindow
 from .transforms import SIZES
 
 NAMES = ("FFT", "FFT_TILED")
@@ -27,7 +27,7 @@ _STRIP = 4  # vectors of channels that are transformed back before the epilogue 
 class Tiling:
     """Tiles of `y` x `x` results, and the windows that they are computed from."""
 
-    window: Window
+    window: FftWindow
     y: int
     x: int
 
@@ -58,7 +58,7 @@ def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: Cpu
         whole = next((n for n in possible if n >= span + size), None)
         some = [n for n in possible if whole is None or n <= whole] if name == "FFT_TILED" else [whole]
         axes.append([(n, min(n - span, size)) for n in some if n is not None])
-    found = [Tiling(Window(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
+    found = [Tiling(FftWindow(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
     stack = _STACKS.get(target.arch, _STACK)
     return [one for one in found if one.window.scratch(target.lanes(BITS[kind])) * BITS[kind] // 8 <= stack]
 
@@ -70,12 +70,12 @@ _HALVING, _LESS, _LEAST, _TAP = 11.0, 38.0, 42.0, 150.0
 _LOAD, _UPDATE, _PRODUCT = 26.0, 46.0, 2.9
 
 
-def transform_cycles(window: Window) -> float:
+def transform_cycles(window: FftWindow) -> float:
     """Of one window of a vector of channels, by one thread."""
     return window.pixels * max(_LEAST, _HALVING * log2(window.pixels) - _LESS)
 
 
-def filter_cycles(window: Window, taps: int) -> float:
+def filter_cycles(window: FftWindow, taps: int) -> float:
     """Of the transform of a vector of filters in either direction, in which most rows of the window are zeros or not wanted."""
     return transform_cycles(window) / 2 + _TAP * taps
 

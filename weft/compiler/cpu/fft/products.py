@@ -63,7 +63,7 @@ def best_tile(target: CpuTarget, rows: int, columns: int, kind: str) -> ComplexT
 @library("fft_product")
 def _make_product(symbol: str) -> ir.Module:
     """fft_product.TYPE.ROWSxVECTORS: the spectra of windows (rows) times the transformed filter."""
-    writer = _Product(symbol, PRODUCT)
+    writer = _SpectraProduct(symbol, PRODUCT)
     code, a = writer.code, writer.a
     first, last = code.share(code.mul(code.mul(a.groups, a.points), a.blocks), a.tid, a.threads)
     panel = code.times(a.inputs, 2 * writer.width)
@@ -98,7 +98,7 @@ def _make_sums(symbol: str) -> ir.Module:
     """fft_sums.TYPE.ROWSxVECTORS.MODE: the spectra of x (columns are the rows of the result) times the conjugate ones of g, added
     over the windows; with the mode "more" to what is there."""
     symbol_of_tile, _, mode = symbol.rpartition(".")
-    writer = _Product(symbol, SUMS, symbol_of_tile, conjugate=True)
+    writer = _SpectraProduct(symbol, SUMS, symbol_of_tile, conjugate=True)
     code, a = writer.code, writer.a
     first, last = code.share(code.mul(code.mul(a.groups, a.points), a.blocks), a.tid, a.threads)
     with code.loop(first, last) as unit:
@@ -128,7 +128,7 @@ def _make_sums(symbol: str) -> ir.Module:
 Place = tuple[Value, Int]  # a pointer and the index of real parts; the imaginary ones lie a vector further
 
 
-class _Product:
+class _SpectraProduct:
     """Emits products of one register tile."""
 
     def __init__(self, symbol: str, signature: Signature, tile: str = "", conjugate: bool = False) -> None:

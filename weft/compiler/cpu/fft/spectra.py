@@ -24,14 +24,14 @@ BITS = {"f32": 32, "f64": 64}
 
 
 @dataclass(frozen=True)
-class Window:
+class FftWindow:
     """The pixels of a transform along y and x: sizes of `transforms.SIZES`, or 1."""
 
     y: int
     x: int
 
     @classmethod
-    def named(cls, text: str) -> Window:
+    def named(cls, text: str) -> FftWindow:
         """From NYxNX, as in the names of functions."""
         return cls(*map(int, text.split("x")))
 
@@ -68,7 +68,7 @@ class Window:
 class SpectraEmitter:
     """Emits the transforms of one window. A complex vector is a vector of real parts, then one of imaginary parts."""
 
-    def __init__(self, module: ir.Module, window: Window, kind: str, target: CpuTarget) -> None:
+    def __init__(self, module: ir.Module, window: FftWindow, kind: str, target: CpuTarget) -> None:
         self.module, self.window, self.element = module, window, ELEMENTS[kind]
         self.lanes = target.lanes(BITS[kind])
         self.kind = vector(self.element, self.lanes)
