@@ -224,7 +224,7 @@ def plan_for_gpu() -> None:
     def planned(graph: Any, updates: Any, options: Any, constants: Any) -> Facts:
         made = program.gpu_program(graph, updates, options.narrow, constants)
         program.commands(made)
-        return Facts(made.memory.arena, made.memory.kept)
+        return Facts(made.memory.arena, made.memory.kept, made.memory.recomputed)
 
     here: Any = device()
     here.planned = planned

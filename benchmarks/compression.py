@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
 import subprocess
 import sys
@@ -30,10 +31,21 @@ import weft
 from benchmarks.compression_recipes import RECIPES, Recipe
 from weft import compress, data, nn, optim, train
 from weft.compress.pack import packed_weights
+from weft.io import safetensors
 from weft.packing.packed_tensors import pack_tensors
 from weft.train.results import evaluated
 
 CALIBRATION = 1000  # images that choose the grids of activations
+ORIGINAL = (
+    "network",
+    "data",
+    "batch",
+    "shift",
+    "flip",
+    "epochs",
+    "rate",
+    "weight_decay",
+)  # settings of the uncompressed network
 
 
 class Bench:
@@ -46,13 +58,17 @@ class Bench:
         self.training, self.measured = splits.train, splits.validation if validation else splits.test
         if examples is not None:
             self.training = data.Subset(self.training, np.arange(examples))
-        changes = [data.RandomCrop(28, padding=recipe.shift)] if recipe.shift else []
-        changes += [data.RandomFlip()] if recipe.flip else []
-        self.prepare = nn.Sequential(data.ToFloat(), *changes, data.Normalize(*recipe.normalize))
         self.recipe, self.seed = recipe, seed
+        self.augment(recipe.shift)
         weft.seed(seed)
         self.model: nn.Module = recipe.make()
         self.teacher: nn.Module | None = None
+
+    def augment(self, shift: int) -> None:
+        """Shift training images by up to so many pixels from now on, and flip them if the recipe says so."""
+        changes = [data.RandomCrop(28, padding=shift)] if shift else []
+        changes += [data.RandomFlip()] if self.recipe.flip else []
+        self.prepare = nn.Sequential(data.ToFloat(), *changes, data.Normalize(*self.recipe.normalize))
 
     def train(self, epochs: int, rate: float, **settings: Any) -> None:
         """Train the network; with the predictions of the teacher, if there is one."""
@@ -92,7 +108,7 @@ def row(name: str, folder: str, seed: int, given: argparse.Namespace) -> dict[st
     recipe = RECIPES[name]._replace(**dict(given.set)).scaled(given.scale)
     begun = time.perf_counter(), time.process_time()
     bench = Bench(folder, recipe, seed, given.validation, given.examples)
-    bench.train_sgd(recipe.epochs, recipe.rate, recipe.weight_decay)
+    train_original(bench, given)
     found: dict[str, Any] = {"row": name, "seed": seed, "measured": "validation" if given.validation else "test"}
     found["error_before"] = round(bench.error(), 3)
     progress(name, seed, begun[0], found)
@@ -102,6 +118,23 @@ def row(name: str, folder: str, seed: int, given: argparse.Namespace) -> dict[st
     found |= step(bench)
     wall, cpu = time.perf_counter() - begun[0], time.process_time() - begun[1]
     return found | {"seconds": round(wall), "cpu_seconds": round(cpu)}
+
+
+def train_original(bench: Bench, given: argparse.Namespace) -> None:
+    """Train the uncompressed network, or read it where an earlier row has kept it."""
+    recipe = bench.recipe
+    settings = {name: getattr(recipe, name) for name in ORIGINAL}
+    settings |= {"seed": bench.seed, "validation": given.validation, "examples": given.examples}
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    kept = Path(given.keep or ".") / f"{recipe.network}-{bench.seed}-{name}.safetensors"
+    if given.keep and kept.exists():
+        bench.error()  # the sizes of lazy layers are known after a call
+        bench.model.load(safetensors.load(kept))
+        return
+    bench.train_sgd(recipe.epochs, recipe.rate, recipe.weight_decay)
+    if given.keep:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        safetensors.save(kept, bench.model.named_tensors())
 
 
 def taught(bench: Bench) -> nn.Module:
@@ -140,6 +173,9 @@ def _pack(bench: Bench) -> dict[str, Any]:
     """Prune in steps, retrain, share, fine-tune, pack."""
     recipe, model, begun = bench.recipe, bench.model, time.perf_counter()
     before = sum(tensor.numpy().nbytes for tensor in model.named_tensors().values())
+    bench.augment(max(recipe.shift, recipe.retrain_shift))
+    if recipe.channels:
+        narrow(bench)
     for step in range(recipe.steps):
         if isinstance(recipe.density, float):
             now = compress.gradual(1.0, recipe.density, recipe.steps)[step]
@@ -164,6 +200,17 @@ def _pack(bench: Bench) -> dict[str, Any]:
         share_biases(model, recipe.bias_bits)
     bench.train(recipe.share_epochs, recipe.share_rate, optimizer="adam")
     return found | _sizes(bench, before)
+
+
+def narrow(bench: Bench) -> None:
+    """Remove channels and neurons, so that fewer weights have to be told where they are, and train what is left."""
+    recipe, model, example = bench.recipe, bench.model, weft.asarray(bench.calibration()[:1])
+    layers = (path.removesuffix(".weight") for path in compress.weights_of(model))
+    kept = dict(zip(layers, recipe.channels, strict=False))
+    compress.prune_channels(model.eval(), example, kept)
+    compress.shrink(model, example)
+    bench.train_sgd(recipe.channel_epochs, recipe.retrain_rate, recipe.retrain_weight_decay)
+    progress("channels", bench.seed, time.perf_counter(), {"error": round(bench.error(), 3)})
 
 
 def share_biases(model: nn.Module, bits: int) -> None:
@@ -227,6 +274,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, help="train on so many only, to try a command")
     parser.add_argument("--scale", type=float, default=1.0, help="of the epochs of all trainings")
     parser.add_argument("--set", type=setting, action="append", default=[], help="a setting of the recipe: name=JSON")
+    parser.add_argument("--keep", help="folder for uncompressed networks, which rows with the same training share")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--limit", type=float, help="seconds that a process may take")
     given = parser.parse_args()

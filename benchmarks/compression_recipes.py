@@ -29,11 +29,14 @@ class Recipe(NamedTuple):
     rate: float = 0.1
     weight_decay: float = 5e-4
 
+    channels: tuple[float, ...] = ()  # the share of the channels of each layer but the last that is kept
+    channel_epochs: int = 8  # after that
     density: float | tuple[float, ...] = 1.0  # of all weights, chosen by LAMP scores, or of each layer, by magnitude
     steps: int = 4  # of pruning
     step_epochs: int = 4  # after each step
     final_epochs: int = 60  # after the last one, or with fixed point
     retrain_rate: float = 0.03
+    retrain_shift: int = 0  # pixels, of training images from pruning on
     retrain_weight_decay: float = 1e-4
     distill: float = 0.0  # the share of the teacher's predictions in the loss
     teacher: str = ""  # another network; default: the uncompressed one
@@ -57,13 +60,13 @@ class Recipe(NamedTuple):
 
     def scaled(self, factor: float) -> Recipe:
         """The recipe with fewer or more epochs, at least one for each training that it has."""
-        names = ("epochs", "teacher_epochs", "step_epochs", "final_epochs", "share_epochs")
+        names = ("epochs", "teacher_epochs", "channel_epochs", "step_epochs", "final_epochs", "share_epochs")
         return self._replace(**{name: max(1, round(factor * getattr(self, name))) for name in names})
 
 
 _HAN300 = Recipe("lenet_300_100", density=(0.083, 0.09, 0.26), bits=5)
 _TAUGHT = {"batch": 200, "distill": 0.7, "teacher": "lenet5"}
-_LENET5 = Recipe("lenet5", batch=200, epochs=20, rate=0.05, retrain_rate=0.03)
+_LENET5 = Recipe("lenet5", batch=200, epochs=10, rate=0.05, retrain_rate=0.03)
 _SMALL = Recipe(
     "small_cnn", data="fashion-mnist", batch=200, epochs=20, rate=0.05, retrain_rate=0.03, shift=2, flip=True
 )
@@ -71,18 +74,28 @@ _RESNET = _SMALL._replace(network="resnet20", batch=250, epochs=12, rate=0.2, re
 
 RECIPES = {
     # the bits of Deep Compression and about its densities, layer by layer; "taught" with the predictions of LeNet-5
-    "han-lenet_300_100": _HAN300._replace(shift=2, final_epochs=80),
+    "han-lenet_300_100": _HAN300._replace(batch=200, epochs=20, final_epochs=40, retrain_shift=1, distill=0.5),
     "han-lenet_300_100-taught": _HAN300._replace(**_TAUGHT),
-    "han-lenet5": _LENET5._replace(density=(0.66, 0.12, 0.08, 0.19), bits=(6, 6, 5, 5), distill=0.5),
+    "han-lenet5": _LENET5._replace(epochs=20, density=(0.66, 0.12, 0.08, 0.19), bits=(6, 6, 5, 5), distill=0.5),
     # the smallest files at no loss
     "best-lenet_300_100": _HAN300._replace(density=0.038, bits=4, steps=10, step_epochs=3, bias_bits=5, **_TAUGHT),
     "best-lenet5": _LENET5._replace(
-        density=0.013, steps=10, step_epochs=4, bias_bits=4, distill=0.7, shrink=True, shift=2, epochs=30
+        channels=(0.5, 0.5, 0.2),
+        channel_epochs=4,
+        density=0.16,
+        steps=4,
+        step_epochs=2,
+        final_epochs=25,
+        share_epochs=3,
+        retrain_shift=1,
+        bias_bits=4,
+        distill=0.7,
+        shrink=True,
     ),
     "fashion-small_cnn": _SMALL._replace(density=0.2, distill=0.5, step_epochs=3, final_epochs=20),
     "fashion-resnet20": _RESNET._replace(density=0.12, distill=0.5, step_epochs=1, final_epochs=12, share_epochs=2),
-    "fixed-lenet5": _LENET5._replace(method="fixed", distill=0.5, final_epochs=5),
-    "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=5),
-    "int8-lenet_300_100": Recipe("lenet_300_100", method="int8"),
+    "fixed-lenet5": _LENET5._replace(method="fixed", distill=0.5, final_epochs=2),
+    "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=2),
+    "int8-lenet_300_100": Recipe("lenet_300_100", method="int8", batch=200, epochs=20),
     "int8-lenet5": _LENET5._replace(method="int8"),
 }

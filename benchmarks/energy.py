@@ -22,7 +22,7 @@ from weft.insight.counter_error import CounterError
 from weft.insight.energy_counters import counter_of
 from weft.insight.profile_text import amount, table
 from weft.jobs.device import on
-from weft.jobs.profile_subject import find_subject
+from weft.jobs.profiles.subject import find_subject
 from weft.runtime import Device
 from weft.runtime import device as find_device
 

@@ -35,7 +35,7 @@ from weft.insight.machines import processor_name
 from weft.insight.memory_measure import measured_memory
 from weft.insight.throughput import LONGEST
 from weft.jobs.device import on
-from weft.jobs.profile_subject import ProfileSubject, find_subject
+from weft.jobs.profiles.subject import ProfileSubject, find_subject
 from weft.knobs import knobs
 from weft.runtime import device as find_device
 from weft.runtime.free_memory import SHARE, free_bytes, size_text

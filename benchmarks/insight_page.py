@@ -269,7 +269,7 @@ def memory_table() -> str:
         for name, machine in machines().items():
             one = part(name, network, "memory")
             if one is not None:
-                error = one["forecast"] / one["allocated"] - 1.0
+                error = round(one["forecast"] / one["allocated"] - 1.0, 4) or 0.0  # no -0.00%
                 sizes = [f"{one[key] / 1e6:.2f}" for key in ("forecast", "allocated")]
                 rows.append([title, machine, str(one["batch"]), *sizes, f"{error:+.2%}"])
     return markdown(rows, left=2)

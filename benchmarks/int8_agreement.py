@@ -55,6 +55,8 @@ def main(words: list[str]) -> None:
     model = getattr(zoo, name)()
     loaded = zoo.load_published(model, name, io.load_weights(weights))
     model = model.eval()
+    if loaded.statistics is None:
+        raise SystemExit(f"{name} has no published mean and deviation of its images.")
     mean, deviation = (np.asarray(part, np.float32).reshape(-1, 1, 1) for part in loaded.statistics)
     photos = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in PHOTOS)
     rng = np.random.default_rng(seed)

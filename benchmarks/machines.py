@@ -29,7 +29,7 @@ from weft.insight import (
 )
 from weft.insight.profile_text import table
 from weft.jobs.device import on
-from weft.jobs.profile_subject import find_subject
+from weft.jobs.profiles.subject import find_subject
 from weft.runtime import device as find_device
 
 DEFAULTS = {

@@ -19,7 +19,7 @@ from typing import Any
 
 import weft
 from weft.insight.memory_measure import measured_memory, resident_bytes
-from weft.jobs.profile_subject import ProfileSubject, find_subject
+from weft.jobs.profiles.subject import ProfileSubject, find_subject
 from weft.train.forecast import forecast
 
 LIMIT = 5.0  # per cent

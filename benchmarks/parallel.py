@@ -86,7 +86,7 @@ class Engines:
     def turn(self, engine: str, kind: str, count: int) -> float:
         """The median step of the slowest rank."""
         found = self.weft.run(parallel_weft.turn, kind, count) if engine == "weft" else self.peers[engine].run("turn", kind, count)  # fmt: skip
-        return max(median(times) for times in found if times)
+        return max(float(median(times)) for times in found if times)
 
     def reduce(self, engine: str, size: int, count: int) -> float:
         """The median all-reduce of the slowest rank."""
@@ -94,7 +94,7 @@ class Engines:
             found = self.peers[engine].run("reduce", size, count)
         else:
             found = self.weft.run(parallel_weft.reduce, size, count, engine == "inside")
-        return max(median(times) for times in found)
+        return max(float(median(times)) for times in found)
 
     def __enter__(self) -> Engines:
         return self

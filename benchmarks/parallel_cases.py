@@ -28,8 +28,9 @@ def batch_of(name: str, rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 def cores_in_order() -> list[int]:
     """The cores that this process may use: one thread of each physical core first, then their siblings."""
-    usable, first, later = sorted(os.sched_getaffinity(0)), [], []
-    seen: set[str] = set()
+    usable, seen = sorted(os.sched_getaffinity(0)), set[str]()
+    first: list[int] = []
+    later: list[int] = []
     for core in usable:
         place = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         siblings = place.read_text().strip() if place.exists() else str(core)

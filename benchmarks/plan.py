@@ -23,7 +23,7 @@ from weft import optim, parallel
 from weft.compiler.cpu.target import host
 from weft.compiler.host import usable_cores
 from weft.insight.profile_text import duration, table
-from weft.jobs.profile_subject import find_subject
+from weft.jobs.profiles.subject import find_subject
 from weft.knobs import knobs
 from weft.plan import MeasuredCluster, ParallelSplit, StepWork, measured_work, predict
 from weft.plan.calibration import SIZES, SWEEPS, default_ranks, measured_by

@@ -27,9 +27,9 @@ import numpy as np
 from ray.cluster_utils import Cluster
 
 from weft.io import load
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import JobRecord
-from weft.jobs.sweep_record import SweepRecord, find_sweep
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import JobRecord
+from weft.jobs.sweeps.record import SweepRecord, find_sweep
 
 NAME = "on-ray"
 STORE = 80 << 20  # bytes of the object store of a node

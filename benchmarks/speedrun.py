@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,13 +177,9 @@ def _phases(options: argparse.Namespace, recipe: Recipe, images: Images) -> list
     from speedrun_torch import TorchContestant
 
     modes = {"captured": None, "compiled": options.compile_mode}
+    made = partial(TorchContestant, recipe, images, max(options.epochs), options.device)
     peers: list[dict[str, Callable[[], Contestant]]] = [
-        {
-            f"torch {peer}": lambda mode=modes[peer]: TorchContestant(
-                recipe, images, max(options.epochs), options.device, mode
-            )
-        }  # type: ignore[misc]
-        for peer in options.peers
+        {f"torch {peer}": partial(made, modes[peer])} for peer in options.peers
     ]
     kept: list[Contestant] = []
 

@@ -4,6 +4,7 @@ Everything that changes from step to step (the number of the step, the rate, the
 graph is left to the host. On a CPU the same code runs without a graph.
 """
 
+# mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 from __future__ import annotations
 
 from typing import Any

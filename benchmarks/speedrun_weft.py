@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from speedrun import SHIFT, TESTED, WHITENED, Images, Recipe
 
@@ -59,7 +62,7 @@ class WeftContestant:
         ]
         return optim.sgd(groups, momentum=r.momentum, nesterov=True)
 
-    def _rate(self, factor: float) -> optim.Rate:
+    def _rate(self, factor: float) -> Callable[[Any], Tensor]:
         return lambda done: weft.take(self.rates, weft.minimum(done, self.most - 1)) * factor  # a warm-up may be longer
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -88,7 +91,10 @@ class WeftContestant:
         stream.key, stream.offset = key, offset
         self.model.train()
         values = {name: fresh.get(name, np.zeros(t.shape, t.dtype.numpy)) for name, t in self._state().items()}
-        values |= {"optimizer.scale": np.float32(1.0), "rates": self.recipe.rates(self.steps * epochs, self.most)}
+        values |= {
+            "optimizer.scale": np.asarray(1.0, np.float32),
+            "rates": self.recipe.rates(self.steps * epochs, self.most),
+        }
         self.reset({name: values[name] for name in self._state()}, np.True_)
         self.draw()  # the position of the random stream is on the device, as it is after every epoch
         device().wait()
@@ -117,4 +123,5 @@ class WeftContestant:
             found = weft.argmax(self.model(self.prepare(batch[0])), axis=1)
             return total + (found == batch[1]).astype("int32").sum().astype("int32"), None
 
-        return weft.scan(right, weft.asarray(0, dtype="int32"), (x, y))[0]
+        total: Tensor = weft.scan(right, weft.asarray(0, dtype="int32"), (x, y))[0]
+        return total

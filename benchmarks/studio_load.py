@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 import websockets
 
-from weft.jobs.datasets import checked_dataset_settings, create_dataset
+from weft.jobs.datasets.create import checked_dataset_settings, create_dataset
 from weft.jobs.events import nobody
 
 PAGES = (

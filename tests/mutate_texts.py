@@ -23,7 +23,7 @@ from weft.data.doctor.report import CheckResult, DoctorFinding, DoctorReport, lo
 from weft.errors import UserError
 from weft.insight.machines import machines
 from weft.jobs.definitions import definition_facts, read_definition
-from weft.jobs.profile_store import stored_profile
+from weft.jobs.profiles.store import stored_profile
 from weft.jobs.settings import SETTINGS
 from weft.jobs.weights_store import ABOUT, find_stored
 from weft.jobs.yaml_files import read_settings

@@ -14,8 +14,8 @@ from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.jobs.annotations import Annotations, annotate, read_annotations
 from weft.jobs.schema import validated
-from weft.jobs.search_space import expand
 from weft.jobs.settings import SETTINGS
+from weft.jobs.sweeps.search_space import expand
 from weft.jobs.training import resume, train
 from weft.studio.library.runs import RunIndex
 

@@ -10,8 +10,8 @@ from weft.insight.call_times import FEWEST, calls_in_a_row, measured_joules
 from weft.insight.counter_error import CounterError
 from weft.insight.report_page import report_page
 from weft.jobs import JobQueue, submit_profile
-from weft.jobs.profile_job import measure
-from weft.jobs.profile_store import stored_profiles
+from weft.jobs.profiles.job import measure
+from weft.jobs.profiles.store import stored_profiles
 from weft.runtime import device as find_device
 
 

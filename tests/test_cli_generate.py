@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ pytest.importorskip("tokenizers")
 from test_pretrained_gpt import CONFIG, folder, made_up
 from weft import text
 from weft.cli import main
+from weft.jobs import of_texts
 from weft.jobs.writers import Writer, find_writer
 
 SIZES = {"vocab_size": 300, "n_positions": 32}
@@ -38,7 +38,7 @@ def _found_once(writer: Writer, network: Path, tmp_path: Path, monkeypatch: pyte
     def find(verb: str, name: str, **more: Any) -> Writer:
         return writer if name == str(network) and more["precision"] is None else find_writer(verb, name, **more)
 
-    monkeypatch.setattr(importlib.import_module("weft.cli.generate"), "find_writer", find)
+    monkeypatch.setattr(of_texts, "find_writer", find)
     monkeypatch.chdir(tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_errors(network: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_network_for_images_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from weft.jobs import writers
-    from weft.jobs.predictor import Predictor
+    from weft.jobs.prediction.predictor import Predictor
 
     images: Any = Predictor("classify", (1, 4, 4), "squash", ("a",), lambda x: x, None)  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(writers, "find_predictor", lambda *given, **more: images)

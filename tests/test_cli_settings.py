@@ -16,7 +16,7 @@ from weft.cli.arguments import Help
 from weft.data import Arrays
 from weft.data.create import create
 from weft.errors import UserError
-from weft.jobs.cluster_settings import CLUSTER
+from weft.jobs.cluster.settings import CLUSTER
 from weft.jobs.schema import Setting
 from weft.jobs.settings import SETTINGS
 from weft.train.fit import fit

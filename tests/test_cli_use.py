@@ -25,7 +25,7 @@ from weft.compiler.cpu import engine
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs.find_predictor import find_predictor
+from weft.jobs.prediction.find import find_predictor
 from weft.knobs import knobs
 from weft.report.text_format import counted, listed
 
@@ -76,8 +76,9 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
 ) -> None:
     images = [str(at_home / f"photos/{c}/{i}.png") for c in ("blue", "red") for i in range(2)]
     expected = said("predict", "colours", *images, "--json")[0]
-    shown = said("export", "colours", f"out={tmp_path / 'net.weft'}")[0]
+    shown = said("export", "colours", f"out={tmp_path / 'net.weft'}", "licence=MIT")[0]
     assert "uint8[batch, 3, 8, 8]" in shown
+    assert "float32[batch, 3]" in shown
     assert "3: blue, green, red" in shown
     monkeypatch.chdir(tmp_path)  # no run is here
     assert said("predict", "net.weft", *images, "--json")[0] == expected
@@ -86,6 +87,9 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     manifest = weft.load("net.weft").facts
     assert manifest["labels"] == ["blue", "green", "red"]
     assert manifest["metrics"]
+    assert manifest["licence"] == "MIT"
+    assert manifest["meaning"]["outputs"] == "probability of each label"
+    assert manifest["meaning"]["inputs"].startswith("images: 8 bits a channel")
     _, error = said("predict", str(at_home / "photos/red/0.png"), images[0], code=1)
     assert "is not a saved program" in error
     weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))
@@ -107,7 +111,7 @@ def test_an_exported_run_brings_compiled_code_along(
         assert said("predict", path, image, "trust_compiled=true")[0] == expected
     assert not compiled
     _, error = said("export", "colours", "to=onnx", f"out={tmp_path / 'net.onnx'}", "compiled=host", code=2)
-    assert "compiled code is a part of to=weft" in error
+    assert "compiled is a setting of to=weft, got to=onnx" in error
     _, error = said("export", "colours", f"out={tmp_path / 'z80.weft'}", "compiled=z80", code=2)
     assert "targets of host, cuda, got 'z80'" in error
 
@@ -127,6 +131,18 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     again = json.loads(said("predict", str(path), image, "--json")[0])["classes"]
     assert again == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert "says itself how images become its inputs" in said("predict", str(path), image, "mean=0.5", code=2)[1]
+    bare = tmp_path / "bare.onnx"
+    assert (
+        "input: float32[batch, 3, 8, 8]"
+        in said("export", "colours", "to=onnx", f"out={bare}", "preprocessing=false")[0]
+    )
+    before = json.loads(weft.onnx.load(bare).metadata["preprocessing_before"])["data"]
+    mean, std = (np.array(before[name], np.float32).reshape(3, 1, 1) for name in ("mean", "std"))
+    (logits,) = ReferenceEvaluator(str(bare)).run(None, {"input": (pixels / np.float32(255) - mean) / std})
+    np.testing.assert_allclose(weft.softmax(weft.asarray(logits)).numpy(), found, rtol=1e-4, atol=1e-5)
+    _, error = said("export", "colours", f"out={tmp_path / 'bare.weft'}", "preprocessing=false", code=2)
+    assert "preprocessing is a setting of to=onnx, got to=weft" in error
+    assert "licence is a setting of to=weft and to=onnx" in said("export", "colours", "to=c", "licence=MIT", code=2)[1]
     metadata = weft.onnx.load(path).metadata
     assert metadata["task"] == "classify"
     assert json.loads(metadata["preprocessing"])["resize"] == "squash"
@@ -167,7 +183,7 @@ def test_folders_patterns_and_lists(at_home: Path) -> None:
 
 def test_more_images_than_a_batch(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = said("predict", "colours", "photos", "--csv")[0]
-    monkeypatch.setattr(importlib.import_module("weft.jobs.predictions"), "BATCH", 5)
+    monkeypatch.setattr(importlib.import_module("weft.jobs.prediction.predictions"), "BATCH", 5)
     rows, wanted = (
         list(csv.DictReader(io.StringIO(t))) for t in (said("predict", "colours", "photos", "--csv")[0], whole)
     )

@@ -1,6 +1,7 @@
 """Collectives between processes, against NumPy: every op, eager and compiled, with its derivative."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import pytest
 import weft
 from rank_tools import mesh_of
 from weft import parallel
+from weft.compiler.cpu.collective.layout import Context
 from weft.errors import RunError
-from weft.mesh.channels import SLOT_BYTES
+from weft.mesh.channels import SLOT_BYTES, waiting_words
 from weft.mesh.world import read_world
 
 
@@ -259,6 +261,13 @@ def test_ranks_are_read_from_the_variables_of_launchers():
     assert (world.rank, world.size, world.launcher) == (1, 4, "Open MPI")
     with pytest.raises(weft.errors.UserError, match="RANK=4 and WORLD_SIZE=4 must be"):
         read_world({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+@pytest.mark.parametrize(("lanes", "yields"), [(1, False), (1 << 20, True)])
+def test_only_processes_that_share_cores_yield_them(lanes, yields):
+    """Other programs would have a core that is yielded for milliseconds."""
+    words = waiting_words(SimpleNamespace(size=1, stop_address=0), lanes)
+    assert (words[Context.YIELDS] > 0, words[Context.SPINS] == 0) == (yields, yields)
 
 
 def test_one_process_needs_no_launcher():

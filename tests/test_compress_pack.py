@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft import compress, nn
-from weft.compress.pack import baked
+from weft import compress, nn, zoo
+from weft.compress.pack import baked, packed_weights
+from weft.packing.packed_tensors import pack_tensors
+from weft.saved.packed_text import pack_text, unpack_text
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 60)).astype(np.float32)
@@ -78,12 +80,12 @@ def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -
     compress.pack(network(), path, X)
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
-        assert archive.namelist() == ["manifest.json", "program.json", "eval.py", "weights.packed"]
+        assert archive.namelist() == ["manifest.json", "program.packed", "weights.packed"]
         head = json.loads(archive.read("manifest.json"))
-        assert (head["format"], head["version"]) == ("weft-program", 2), "an older weft says that it is too old"
+        assert (head["format"], head["version"]) == ("weft-program", 3), "an older weft says that it is too old"
         assert archive.getinfo("manifest.json").compress_type == zipfile.ZIP_STORED
         assert archive.testzip() is None
-    path.write_bytes(whole.replace(b'"version":2', b'"version":3'))
+    path.write_bytes(whole.replace(b'"version":3', b'"version":4'))
     with pytest.raises(weft.RunError, match="checksum of manifest.json is wrong"):
         weft.load(path)
     for place in RNG.integers(0, len(whole), 60):
@@ -97,6 +99,42 @@ def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -
         else:  # a date, say
             path.write_bytes(whole)
             np.testing.assert_array_equal(found, weft.load(path).eval()(X).numpy())
+
+
+def test_a_file_has_few_bytes_beside_its_weights(tmp_path: Path) -> None:
+    model = zoo.lenet5().eval()
+    model(weft.zeros((1, 1, 28, 28)))
+    size = compress.pack(model, tmp_path / "small.weft", weft.zeros((1, 1, 28, 28)))
+    assert size - len(pack_tensors(packed_weights(model)).content) < 700
+    text = weft.load(tmp_path / "small.weft").graph_text("eval")
+    assert "# @ layers.5 Linear" in text, "profiles name layers"
+    assert "# float32" not in text, "types follow from the graph"
+
+
+def test_texts_of_packed_programs() -> None:
+    graph = "def graph(x0):\n    v0 = exp(x0)  # float32[3] @ layers.0 Exp\n    v1 = neg(v0)  # float32[3]\n    return (v1,)\n"
+    content = pack_text('{"a": 1}\n', [graph, "é"])
+    found = graph.replace("# float32[3] @", "# @").replace("  # float32[3]", "")
+    assert unpack_text(content, 1000) == ['{"a": 1}\n', found, "é"]
+    for damaged in (content[:-3], content + b"x", b"", content[::-1]):
+        with pytest.raises(ValueError, match="cut off|cannot be inflated"):
+            unpack_text(damaged, 1000)
+    with pytest.raises(ValueError, match="longer than 20 bytes"):
+        unpack_text(content, 20)
+
+
+def test_a_packed_program_must_have_the_graphs_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "small.weft"
+    compress.pack(network(), path, X)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    manifest, graph = unpack_text(entries["program.packed"], 1 << 20)
+    for texts, why in (([], "0 graphs, the manifest names 1"), ([graph, graph], "2 graphs"), (["x"], "eval.py")):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (entries | {"program.packed": pack_text(manifest, texts)}).items():
+                archive.writestr(name, content)
+        with pytest.raises(weft.RunError, match=why):
+            weft.load(path).eval()(X)
 
 
 def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:

@@ -98,8 +98,9 @@ def test_what_is_packed_holds_it_once(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_are_refused() -> None:
     model = tied()
     model.encoder.weight.assign(weft.full((12, 12), np.nan))
-    with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
-        compress.prune(model, 0.5)
+    for change in (lambda: compress.prune(model, 0.5), lambda: compress.share(model, 4)):
+        with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
+            change()
 
 
 class TiedWithNorm(nn.Module):

@@ -13,7 +13,7 @@ from weft.data import open as open_module
 from weft.data.open import data_path, same_name_note
 from weft.errors import RunError, UserError
 from weft.jobs import JobQueue
-from weft.jobs.datasets import checked_dataset_settings, is_arrays
+from weft.jobs.datasets.create import checked_dataset_settings, is_arrays
 from weft.jobs.job import job_of
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS

@@ -14,7 +14,7 @@ from weft.cli import main
 from weft.data.versions import DatasetChanges, history, new_version, versions
 from weft.errors import RunError, UserError
 from weft.jobs import JobQueue
-from weft.jobs.kinds import DATASET_VERSION, work_of
+from weft.jobs.queue.kinds import DATASET_VERSION, work_of
 from weft.testing import generator
 
 SPLITS = ("train", "validation", "test")

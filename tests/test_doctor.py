@@ -21,8 +21,8 @@ from weft.data.doctor.report import DoctorReport, load_report
 from weft.data.image_names import read_names
 from weft.data.versions import new_version
 from weft.errors import RunError, UserError
-from weft.jobs.doctor import features_of_run
-from weft.jobs.kinds import DOCTOR, work_of
+from weft.jobs.datasets.doctor import features_of_run
+from weft.jobs.queue.kinds import DOCTOR, work_of
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import train

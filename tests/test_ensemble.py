@@ -11,14 +11,14 @@ import weft
 from weft import cli, data, nn
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs.data_facts import FACTS, facts
-from weft.jobs.ensemble_members import find_members, unseen_examples
-from weft.jobs.ensembles import SETTINGS, ensemble
-from weft.jobs.find_predictor import find_predictor
+from weft.jobs.datasets.facts import FACTS, facts
+from weft.jobs.ensembles.ensemble import SETTINGS, ensemble
+from weft.jobs.ensembles.members import find_members, unseen_examples
+from weft.jobs.ensembles.soup import estimate_statistics, mean_weights
 from weft.jobs.job import job_of
+from weft.jobs.prediction.find import find_predictor
 from weft.jobs.recipes import with_recipe
 from weft.jobs.schema import validated
-from weft.jobs.soup import estimate_statistics, mean_weights
 from weft.knobs import knobs
 from weft.train import RunFolder
 from weft.train.folder import DescribedNetwork
@@ -228,8 +228,8 @@ def test_what_cannot_be_is_refused(
 
 
 def test_an_ensemble_that_fails_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.jobs.ensembles.save_program", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr("weft.jobs.ensembles.member_scores", lambda members, *_: [{}] * len(members))
+    monkeypatch.setattr("weft.jobs.ensembles.ensemble.save_program", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("weft.jobs.ensembles.ensemble.member_scores", lambda members, *_: [{}] * len(members))
     with pytest.raises(ZeroDivisionError):
         made(place, "one", "two", name="lost")
     assert not (place / "runs" / "classify" / "lost").exists()

@@ -16,9 +16,9 @@ from test_conv_plans import DIRECTIONS, FFT, check, conv_shape, element_strides,
 from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv.choice import decide
 from weft.compiler.cpu.engine import Loaded, object_code
-from weft.compiler.cpu.fft import filter_gradient_plan, plan
+from weft.compiler.cpu.fft import LEAST_TAPS, SIZES, filter_gradient_plan, plan
 from weft.compiler.cpu.fft.spectra import FftWindow
-from weft.compiler.cpu.fft.transforms import SIZES, complex_transform, real_inverse, real_transform
+from weft.compiler.cpu.fft.transforms import complex_transform, real_inverse, real_transform
 from weft.compiler.cpu.ir_builder import F64, PTR, Code, Value, new_module
 from weft.compiler.cpu.target import TARGETS, CpuTarget, host
 from weft.compiler.ir.conv_shape import ConvShape
@@ -98,7 +98,7 @@ def drawn(rng: np.random.Generator) -> ConvShape:
     groups = int(rng.choice([1, 1, 2, 3]))
     inputs, outputs = (int(n) for n in rng.integers(2, 40, 2))
     kernel = (int(rng.integers(3, 8)), int(rng.integers(5, 8)))
-    while kernel[0] * kernel[1] < plan.LEAST_TAPS:
+    while kernel[0] * kernel[1] < LEAST_TAPS:
         kernel = kernel[0] + 1, kernel[1]
     before, after = ((int(a), int(b)) for a, b in rng.integers(0, 4, (2, 2)))
     spatial = tuple(int(n) for n in rng.integers(7, 22, 2))

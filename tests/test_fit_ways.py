@@ -1,6 +1,7 @@
 """Checks the ways to train: other tasks, transfer, quick looks, rates and batches that are found, memory that is foreseen."""
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from weft import data, metrics, nn, train, zoo
 from weft.data import Arrays, Loader, Splits
 from weft.errors import RunError, UserError
 from weft.io import load
+from weft.knobs import memory_size
 from weft.nn.losses import hinge
 from weft.report.best_epoch import SELECTION_METRICS, best_row
 from weft.train import making, memory
@@ -259,8 +261,11 @@ def test_what_does_not_fit_is_refused_with_a_proposal(monkeypatch: pytest.Monkey
     more = 2 * 4 * (8 * 9 + 8 + 72 * 10 + 10) + plans[16].work // memory.MARGIN  # gradients, and what plans differ in
     assert needs[16] + more + 1000 < needs[32] < needs[64]
     monkeypatch.setattr(memory, "free_bytes", lambda: int((needs[16] + more) / memory.SHARE) + 1000)
-    with pytest.raises(RunError, match=r"a step with 64 examples needs .* batch=16 accumulate=4 would fit"):
+    with pytest.raises(RunError, match=r"a step with 64 examples needs .* batch=16 accumulate=4 would fit") as refused:
         fitted(network(), splits, batch=64)
+    limit = re.search(r"memory=(\w+) trades", str(refused.value))
+    assert limit is not None
+    assert needs[16] / 2 < memory_size(limit[1]) <= needs[16] + more + 1000
     fitted(network(), splits, batch=16, accumulate=4, epochs=1)
     monkeypatch.setattr(memory, "free_bytes", lambda: 10)
     with pytest.raises(RunError, match="not even one example a step would fit"):

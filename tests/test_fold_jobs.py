@@ -15,19 +15,20 @@ from test_folds import InProcess, Killed, blobs, settings
 from uncompiled import uncompiled
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs import cross_validation, fold_queue
-from weft.jobs.cross_validation import cross_validate, fold_runs, read_folds
-from weft.jobs.ensemble_job import submit_ensemble
-from weft.jobs.fold_jobs import continue_folds, pause_folds, submit_folds
-from weft.jobs.kinds import SWEEP, TRAIN
-from weft.jobs.needs import GPU, GROUP, JobNeeds, needs_of
-from weft.jobs.queue import JobQueue
-from weft.jobs.queue_plan import RunnerSlots, queue_plan, write_slots
-from weft.jobs.queue_view import QueueView
-from weft.jobs.quotas import JobQuota, write_quotas
-from weft.jobs.record import CANCELLED, DONE, PAUSED, RUNNING, STOPPED, WAITING, JobRecord
-from weft.jobs.slots import ComputeSlot, host_slots
-from weft.jobs.worker import work
+from weft.jobs.ensembles.job import submit_ensemble
+from weft.jobs.folds import cross_validation
+from weft.jobs.folds import queue as fold_queue
+from weft.jobs.folds.cross_validation import cross_validate, fold_runs, read_folds
+from weft.jobs.folds.jobs import continue_folds, pause_folds, submit_folds
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.kinds import SWEEP, TRAIN
+from weft.jobs.queue.needs import GPU, GROUP, JobNeeds, needs_of
+from weft.jobs.queue.plan import RunnerSlots, queue_plan, write_slots
+from weft.jobs.queue.quotas import JobQuota, write_quotas
+from weft.jobs.queue.record import CANCELLED, DONE, PAUSED, RUNNING, STOPPED, WAITING, JobRecord
+from weft.jobs.queue.slots import ComputeSlot, host_slots
+from weft.jobs.queue.view import QueueView
+from weft.jobs.queue.worker import work
 from weft.locks import one_writer
 from weft.signals import Terminated
 

@@ -17,13 +17,13 @@ from uncompiled import uncompiled
 from weft import cli, data
 from weft.errors import RunError, UserError
 from weft.io import load
-from weft.jobs import cross_validation
-from weft.jobs.cross_validation import cross_validate, fold_runs, read_folds
+from weft.jobs.folds import cross_validation
+from weft.jobs.folds.cross_validation import cross_validate, fold_runs, read_folds
 from weft.jobs.job import job_of
-from weft.jobs.queue import JobQueue
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import DONE, WAITING, JobRecord
+from weft.jobs.queue.worker import work
 from weft.jobs.recipes import with_recipe
-from weft.jobs.record import DONE, WAITING, JobRecord
-from weft.jobs.worker import work
 
 CLASSES = 3
 

@@ -12,11 +12,11 @@ import pytest
 from weft.cli import main
 from weft.errors import UserError
 from weft.jobs import JobQueue, submit
-from weft.jobs.needs import GPU, TASK, needs_of
-from weft.jobs.predictions import PredictionRequest, submit_predictions
-from weft.jobs.queue_plan import RunnerSlots, queue_plan, write_slots
-from weft.jobs.queue_view import QueueView
-from weft.jobs.slots import ComputeSlot, host_slots
+from weft.jobs.prediction.predictions import PredictionRequest, submit_predictions
+from weft.jobs.queue.needs import GPU, TASK, needs_of
+from weft.jobs.queue.plan import RunnerSlots, queue_plan, write_slots
+from weft.jobs.queue.slots import ComputeSlot, host_slots
+from weft.jobs.queue.view import QueueView
 from weft.locks import one_writer
 from weft.studio.library.embeddings import submit_embedding
 from weft.studio.library.training_form import check_form

@@ -525,5 +525,16 @@ def test_sums_over_processes_take_the_layout_of_their_operands() -> None:
         return P.permute(over_two("all_reduce", x), axes=axes) + P.permute(several[0], axes=axes), several[1]
 
     assert collective_layout(graph(permuted_before, IMAGE, FILTER)) == graph(permuted_behind, IMAGE, FILTER)
+
+    def twice(x: Any) -> Any:
+        first, second = (over_two("all_reduce_bucket", y, x) for y in (P.permute(x, axes=(1, 0)), x))
+        return [first[1], second[0], first[0]]
+
+    def once(x: Any) -> Any:
+        one = over_two("all_reduce_bucket", x, x)
+        return [one[1], one[0], P.permute(one[0], axes=(1, 0))]
+
+    square = Type((3, 3), weft.float32)
+    assert collective_layout(graph(twice, square)) == graph(once, square)
     unchanged = graph(permuted_behind, IMAGE, FILTER)
     assert collective_layout(unchanged) == unchanged

@@ -123,3 +123,18 @@ def test_a_stub_as_a_table() -> None:
 @pytest.mark.parametrize("verb", SUMMARIES)
 def test_the_summary_of_a_verb_is_the_first_line_of_its_docstring(verb: str) -> None:
     assert SUMMARIES[verb] == first_line(VERBS[verb])
+
+
+def test_a_cached_convolution_is_found_without_the_code_generators(tmp_path: Path) -> None:
+    """The key of cached code holds the measured times of convolutions; what generates their code is not imported for it."""
+    found = modules_after("import weft.compiler.cpu.conv.choice", tmp_path)
+    generators = {"weft.compiler.cpu.ir_builder", "weft.compiler.cpu.conv.direct", "weft.compiler.cpu.fft.plan"}
+    assert "weft.compiler.cpu.fft" in found
+    assert not found & generators
+
+
+def test_predictions_for_images_import_nothing_for_texts(tmp_path: Path) -> None:
+    found = modules_after("import weft.cli.predict", tmp_path)
+    assert "weft.jobs.of_texts" in found
+    generators = {"weft.jobs.writers", "weft.text.generate", "weft.text.pretrained", "weft.zoo", "weft.io.torch_file"}
+    assert not found & generators

@@ -15,8 +15,8 @@ from uncompiled import uncompiled
 from weft import data, nn, optim, parallel, train
 from weft.compiler.thresholds import thresholds
 from weft.errors import RunError, UserError
-from weft.jobs.needs import needs_of
 from weft.jobs.parallel_training import with_ranks
+from weft.jobs.queue.needs import needs_of
 from weft.mesh.world import World, read_world
 from weft.ops.collective import all_reduce_many
 from weft.optim import sharing

@@ -12,8 +12,8 @@ from weft.cli import main
 from weft.errors import UserError
 from weft.io import save
 from weft.jobs.definitions import definition_file, kept_definition
-from weft.jobs.find_predictor import find_predictor
 from weft.jobs.network_store import NetworkStore
+from weft.jobs.prediction.find import find_predictor
 from weft.jobs.stored import settings_of
 from weft.nn.module import without_values
 from weft.zoo.definition import (

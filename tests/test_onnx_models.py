@@ -402,6 +402,55 @@ def cubic_weight(distance: float) -> float:
     return ((a + 2) * d - (a + 3)) * d * d + 1 if d <= 1 else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
 
+def test_a_size_of_zero(tmp_path: Any) -> None:
+    """Sizes are rounded down: half of one line is none."""
+    x, scales = draw(1, 1, 1, 4), np.array([1, 1, 0.5, 2], np.float32)
+    for mode in ("nearest", "linear", "cubic"):
+        y = run_op(tmp_path, "Resize", {"x": x, "roi": np.zeros(0, np.float32), "scales": scales}, mode=mode)
+        assert y.shape == (1, 1, 0, 8)
+
+
+def test_a_reduction_of_no_integers_gives_integers(tmp_path: Any) -> None:
+    y = run_op(tmp_path, "ReduceLogSumExp", {"x": np.zeros((2, 0), np.int64), "axes": np.array([1])}, keepdims=0)
+    assert (y.dtype, y.shape) == (np.int64, (2,))
+
+
+def test_zeros_have_levels_of_a_distance_of_one() -> None:
+    nodes = [node("DynamicQuantizeLinear", "x", "y scale zero")]
+    net = weft.onnx.loads(model(nodes, {"x": (TensorProto.FLOAT, [3])}, ["y", "scale", "zero"], {}).SerializeToString())
+    assert [found.tolist() for found in net(weft.zeros(3))] == [[0, 0, 0], 1.0, 0]
+    y, scale, zero = net(weft.asarray([-1.0, 0.0, 4.1]))
+    assert (y.tolist(), zero.item()) == ([0, 50, 255], 50)
+    assert np.isclose(scale.item(), 5.1 / 255)
+
+
+def test_a_thresholded_relu_between_steps_keeps_its_threshold(tmp_path: Any) -> None:
+    """x >= alpha in recurrent ops, x > alpha in the op ThresholdedRelu; clipped values often are the threshold."""
+    x, weights = np.full((1, 1, 1), 3, np.float32), np.ones((1, 1, 1), np.float32)
+    settings = {"activations": ["ThresholdedRelu"], "clip": 1.0, "hidden_size": 1}
+    assert run_op(tmp_path, "RNN", {"x": x, "w": weights, "r": weights}, **settings).tolist() == [[[[1.0]]]]
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_a_sequence_without_elements_ends_in_zeros(kind: str, gates: int) -> None:
+    """As in ONNX Runtime; the specification does not say it."""
+    weights = {
+        "w": draw(1, 2 * gates, 3),
+        "r": draw(1, 2 * gates, 2),
+        "lengths": np.array([2, 0], np.int32),
+        "h": draw(1, 2, 2),
+    }
+    nodes = [helper.make_node(kind, ["x", "w", "r", "", "lengths", "h"], ["y", "last"], hidden_size=2)]
+    net = weft.onnx.loads(
+        model(nodes, {"x": (TensorProto.FLOAT, [2, 2, 3])}, ["y", "last"], weights).SerializeToString()
+    )
+    y, last = (np.asarray(found) for found in net(weft.asarray(draw(2, 2, 3))))
+    assert y[:, 0, 0].all()
+    assert not y[:, 0, 1].any()
+    assert np.array_equal(last[0, 0], y[1, 0, 0])
+    assert not last[0, 1].any()
+
+
 def test_arithmetic_of_shapes_is_saved_for_every_size(tmp_path: Any) -> None:
     """Exporters make zero states and positions by arithmetic of shapes."""
     net = weft.onnx.loads(onnx.parser.parse_model(ZERO_STATE).SerializeToString())

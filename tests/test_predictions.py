@@ -12,12 +12,12 @@ from PIL import Image
 
 import weft
 from weft.errors import UserError
-from weft.jobs import predictions
+from weft.jobs.datasets.image_lists import ImageEntry, labelled_files
 from weft.jobs.events import Event, Recorder
-from weft.jobs.image_lists import ImageEntry, labelled_files
-from weft.jobs.prediction_results import StoredPrediction, best_per_class, measure, read_predictions
-from weft.jobs.predictions import PredictionRequest, predict_job, predict_to_folder
-from weft.jobs.predictor import Predictor
+from weft.jobs.prediction import predictions
+from weft.jobs.prediction.predictions import PredictionRequest, predict_job, predict_to_folder
+from weft.jobs.prediction.predictor import Predictor
+from weft.jobs.prediction.results import StoredPrediction, best_per_class, measure, read_predictions
 from weft.nn import Module
 from weft.signals import Terminated
 

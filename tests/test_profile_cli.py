@@ -15,10 +15,10 @@ from weft.errors import RunError
 from weft.insight import machine
 from weft.insight.machines_text import machine_figures
 from weft.insight.throughput_table import ThroughputRow
-from weft.jobs import profile_report as module
-from weft.jobs.predictor import Predictor
-from weft.jobs.profile_report import ProfileOptions, profile_report
-from weft.jobs.profile_subject import find_subject
+from weft.jobs.prediction.predictor import Predictor
+from weft.jobs.profiles import report as module
+from weft.jobs.profiles.report import ProfileOptions, profile_report
+from weft.jobs.profiles.subject import find_subject
 
 SMALL = ["mlp", "size=8", "classes=3", "seconds=0"]  # little to compile
 
@@ -168,8 +168,8 @@ def test_a_run_is_profiled_with_images_of_the_size_that_its_network_takes(
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(2 * 4 * 4, 2))
     found = Predictor("classify", (1, 4, 4), "squash", ("a", "b"), model, model, prepare=Enlarge())
-    monkeypatch.setattr("weft.jobs.profile_subject.find_run", lambda name: tmp_path)
-    monkeypatch.setattr("weft.jobs.profile_subject.predictor_of_run", lambda *_: found)
+    monkeypatch.setattr("weft.jobs.profiles.subject.find_run", lambda name: tmp_path)
+    monkeypatch.setattr("weft.jobs.profiles.subject.predictor_of_run", lambda *_: found)
     subject = find_subject("some-run")
     assert [array.shape for array in subject.inputs(3)] == [(3, 1, 8, 4)]
     step, args = subject.step(3, "train")

@@ -16,8 +16,8 @@ from weft.insight.profile_file import profile_from_json, record_from_json
 from weft.insight.profile_record import CallTimes, MemoryRecord, MemoryStep, profile_record
 from weft.insight.roofline_plot import roofline_svg
 from weft.jobs import JobQueue, named_subject, submit_profile
-from weft.jobs.profile_job import profile_job
-from weft.jobs.profile_store import delete_profile, network_profiles, stored_profile, stored_profiles
+from weft.jobs.profiles.job import profile_job
+from weft.jobs.profiles.store import delete_profile, network_profiles, stored_profile, stored_profiles
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from studio_tools import LocalStudio, make_run, served_studio
 from weft.cli import main
 from weft.errors import UserError
 from weft.jobs import JobQueue, submit
-from weft.jobs.datasets import create_dataset, submit_dataset
-from weft.jobs.needs import CPU, GPU, TASK, JobNeeds
-from weft.jobs.queue_plan import RunnerSlots, queue_plan
-from weft.jobs.queue_view import QueueView
-from weft.jobs.quotas import FILE, JobQuota, read_quotas, write_quotas
-from weft.jobs.scheduler import QueuedJob, plan
-from weft.jobs.slots import ComputeSlot, host_slots
+from weft.jobs.datasets.create import create_dataset, submit_dataset
+from weft.jobs.queue.needs import CPU, GPU, TASK, JobNeeds
+from weft.jobs.queue.plan import RunnerSlots, queue_plan
+from weft.jobs.queue.quotas import FILE, JobQuota, read_quotas, write_quotas
+from weft.jobs.queue.scheduler import QueuedJob, plan
+from weft.jobs.queue.slots import ComputeSlot, host_slots
+from weft.jobs.queue.view import QueueView
 from weft.studio.store import accounts
 from weft.studio.store.accounts import Quota
 

@@ -21,19 +21,20 @@ from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.io import load
 from weft.io.files import append_line
-from weft.jobs import cluster_runner, remote_training
 from weft.jobs.annotations import read_annotations
-from weft.jobs.cluster_runner import ClusterQueue, ClusterRunner, local_inputs, remote_work
-from weft.jobs.cluster_settings import SHARED, ClusterPlan
-from weft.jobs.cross_validation import cross_validate, fold_runs
+from weft.jobs.cluster import remote_training
+from weft.jobs.cluster import runner as cluster_runner
+from weft.jobs.cluster.file_copies import changed_files, file_stamps, packed_input, unpacked_input, update_run
+from weft.jobs.cluster.remote_training import RemoteTraining, remove_left_folders
+from weft.jobs.cluster.runner import ClusterQueue, ClusterRunner, local_inputs, remote_work
+from weft.jobs.cluster.settings import SHARED, ClusterPlan
 from weft.jobs.events import Event
-from weft.jobs.file_copies import changed_files, file_stamps, packed_input, unpacked_input, update_run
-from weft.jobs.job_schedule import read_schedule
+from weft.jobs.folds.cross_validation import cross_validate, fold_runs
+from weft.jobs.queue.record import CANCELLED, DONE, FAILED, PRUNED, RUNNING, STOPPED, WAITING, JobRecord
+from weft.jobs.queue.schedule import read_schedule
+from weft.jobs.queue.submission import submit
 from weft.jobs.recipes import with_recipe
-from weft.jobs.record import CANCELLED, DONE, FAILED, PRUNED, RUNNING, STOPPED, WAITING, JobRecord
-from weft.jobs.remote_training import RemoteTraining, remove_left_folders
-from weft.jobs.submission import submit
-from weft.jobs.sweep_record import find_sweep
+from weft.jobs.sweeps.record import find_sweep
 from weft.jobs.training import train, train_or_resume
 from weft.locks import one_writer
 from weft.signals import Terminated, handling
@@ -181,7 +182,7 @@ def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRay]:
     monkeypatch.setattr(cluster_runner, "RETRY", 0.0)
     monkeypatch.setattr(cluster_runner, "POLL", 0.0)
     monkeypatch.setattr(cluster_runner, "SYNC", 0.0)
-    monkeypatch.setattr("weft.jobs.sweep_search.POLL", 0.0)
+    monkeypatch.setattr("weft.jobs.sweeps.search.POLL", 0.0)
     monkeypatch.setattr(InProcess, "stops_after", [])
     monkeypatch.setattr(InProcess, "trained", [])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
@@ -551,7 +552,7 @@ def test_inputs_are_packed_or_shared(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for _ in range(2):
         assert (unpacked_input(packed, tmp_path / "node") / "a" / "1.txt").read_text() == "one"
     assert [one.name for one in (tmp_path / "node").iterdir()] == [packed.digest]
-    monkeypatch.setattr("weft.jobs.file_copies.LARGEST", 2)
+    monkeypatch.setattr("weft.jobs.cluster.file_copies.LARGEST", 2)
     with pytest.raises(UserError, match="Put it into a folder that all nodes have, and add cluster_data=shared."):
         packed_input("test", tmp_path / "photos")
     _, (job,) = queued(tmp_path, "any")
@@ -563,7 +564,7 @@ def test_inputs_are_packed_or_shared(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_process_of_a_node_ends_with_who_started_it() -> None:
-    code = "from weft.jobs.remote_worker import end_with_parent; end_with_parent()"
+    code = "from weft.jobs.cluster.remote_worker import end_with_parent; end_with_parent()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.close()

@@ -14,10 +14,10 @@ from weft.jobs import training
 from weft.jobs.checkpoints import branch_settings, branch_state, checkpoints, delete_checkpoint, keep_checkpoints
 from weft.jobs.events import Event
 from weft.jobs.export_job import export, exported_files, submit_export
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import WAITING
-from weft.jobs.run_control import branch_run, job_of_folder, resume_run, stop_run
-from weft.jobs.run_timeline import timeline
+from weft.jobs.profiles.timeline import timeline
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import WAITING
+from weft.jobs.queue.run_control import branch_run, job_of_folder, resume_run, stop_run
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.report.evaluation import read_evaluation

@@ -23,9 +23,9 @@ from weft.cli import main
 from weft.errors import UserError
 from weft.io import load
 from weft.jobs import JobQueue, JobRecord, Runner, submit
-from weft.jobs import runner as runner_module
 from weft.jobs.events import Event, Recorder, follow, latest, replay
-from weft.jobs.job_schedule import change_schedule
+from weft.jobs.queue import runner as runner_module
+from weft.jobs.queue.schedule import change_schedule
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import train

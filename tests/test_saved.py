@@ -130,6 +130,15 @@ def test_free_dimensions_beside_the_batch(tmp_path):
             same_bits(net.eval()(x), again(x))
 
 
+def test_results_have_types_in_terms_of_free_dimensions(tmp_path):
+    def pairs(x):
+        return x.reshape((-1, 4)), {"first": x[:, :1], "count": weft.asarray(3)}
+
+    again = round_trip(tmp_path, pairs, weft.TensorSpec(("batch", "time", 4)))
+    assert again.argument_types() == ["float32[batch, time, 4]"]
+    assert again.result_types() == ["float32[batch*time, 4]", "int64[]", "float32[batch, 1, 4]"]
+
+
 def test_a_free_dimension_may_have_a_limit(tmp_path):
     table = weft.random.normal((16, 4))
     again = round_trip(tmp_path, lambda x: x + table[: x.shape[1]], weft.TensorSpec(("batch", "length<=16", 4)))
@@ -252,7 +261,7 @@ def with_manifest(**new):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_manifest(version=3, weft="99.0"), "version 3 of the format; this weft reads up to version 2. Install a newer weft"),
+        (with_manifest(version=4, weft="99.0"), "version 4 of the format; this weft reads up to version 3. Install a newer weft"),
         (with_manifest(ops={"conv": 7}), "has in an older version: conv"),
         (with_manifest(ops={"warp_drive": 1}), "does not have: warp_drive"),
         (with_manifest(format="zip"), "the format is 'zip'"),
@@ -358,7 +367,7 @@ def test_files_of_earlier_versions_load_for_ever(path):
 
 
 def test_there_are_files_of_every_version():
-    assert {p.stem.rpartition("-")[2] for p in GOLDEN.glob("*.weft")} == {"v1", "v2"}
+    assert {p.stem.rpartition("-")[2] for p in GOLDEN.glob("*.weft")} == {"v1", "v2", "v3"}
 
 
 def test_expressions_of_sizes():

@@ -114,7 +114,9 @@ def test_modes_that_differ_only_in_their_tensors_are_both_saved(tmp_path):
     assert len(again._tensors) == 3  # the constant is saved once
 
 
-@pytest.mark.parametrize("name", ["graph", "labels", "facts", "manifest", "constants", "_inner", "argument_types"])
+@pytest.mark.parametrize(
+    "name", ["graph", "labels", "facts", "manifest", "constants", "_inner", "argument_types", "result_types"]
+)
 def test_parameters_may_have_any_name(tmp_path, name):
     class Net(nn.Module):
         def __init__(self):

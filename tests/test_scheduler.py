@@ -23,20 +23,20 @@ from weft.cli import main
 from weft.errors import UserError
 from weft.io.files import append_line
 from weft.jobs import JobQueue, JobRecord, Runner, retry, submit
-from weft.jobs import runner as runner_module
 from weft.jobs.events import Event
-from weft.jobs.history import past_use, record_use
-from weft.jobs.job_forecast import memory_forecast
-from weft.jobs.job_schedule import JobSchedule, change_schedule, read_schedule
-from weft.jobs.needs import CPU, GPU, TASK, JobNeeds, needs_of
-from weft.jobs.queue_plan import RunnerSlots, queue_plan, read_slots, write_slots
-from weft.jobs.queue_view import QueueView
-from weft.jobs.record import LOST
-from weft.jobs.remedies import remedy
-from weft.jobs.scheduler import PATIENCE, Placement, QueuedJob, clock, plan
+from weft.jobs.queue import runner as runner_module
+from weft.jobs.queue.forecast import memory_forecast
+from weft.jobs.queue.history import past_use, record_use
+from weft.jobs.queue.needs import CPU, GPU, TASK, JobNeeds, needs_of
+from weft.jobs.queue.plan import RunnerSlots, queue_plan, read_slots, write_slots
+from weft.jobs.queue.record import LOST
+from weft.jobs.queue.remedies import remedy
+from weft.jobs.queue.schedule import JobSchedule, change_schedule, read_schedule
+from weft.jobs.queue.scheduler import PATIENCE, Placement, QueuedJob, clock, plan
+from weft.jobs.queue.slots import JOBS_PER_GPU, ComputeSlot, gpu_slots, host_slots, memory_by_process
+from weft.jobs.queue.view import QueueView
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
-from weft.jobs.slots import JOBS_PER_GPU, ComputeSlot, gpu_slots, host_slots, memory_by_process
 from weft.locks import lock_holder, one_writer
 
 GB = 10**9
@@ -420,7 +420,7 @@ def test_a_job_that_ran_out_of_memory_can_be_retried_with_a_smaller_batch(queue:
 # A worker without training: it works until it finds the file `go`.
 WORKER = f"""#!{sys.executable}
 import sys, time, pathlib
-from weft.jobs.record import JobRecord
+from weft.jobs.queue.record import JobRecord
 from weft.locks import one_writer
 folder = pathlib.Path(sys.argv[-1])
 record = JobRecord(folder)

@@ -18,9 +18,9 @@ from starlette.testclient import TestClient
 
 from studio_tools import make_run
 from weft.errors import UserError
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import FAILED
-from weft.jobs.search_space import expand
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import FAILED
+from weft.jobs.sweeps.search_space import expand
 from weft.locks import one_writer
 from weft.studio.access import HEADERS, AccessMiddleware
 from weft.studio.api.runs import inside

@@ -21,7 +21,7 @@ from store_tools import PASSWORD, QUICK_HASHER, new_store
 from weft.cli import main
 from weft.compiler.disk_cache import ObjectCache
 from weft.errors import UserError
-from weft.jobs.queue import JobQueue
+from weft.jobs.queue.job_queue import JobQueue
 from weft.studio import access
 from weft.studio.access import SESSION, AccessMiddleware, current_user
 from weft.studio.api import account, admin, sessions

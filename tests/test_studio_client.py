@@ -19,8 +19,8 @@ from studio_tools import LocalStudio, make_run, served_studio
 from test_studio_use import image, lightness, run_jobs, with_weights
 from weft.cli import main
 from weft.errors import RunError, UserError
-from weft.jobs import predictions
-from weft.jobs.record import JobRecord
+from weft.jobs.prediction import predictions
+from weft.jobs.queue.record import JobRecord
 from weft.locks import one_writer
 from weft.studio import Client
 from weft.studio.library import loaded

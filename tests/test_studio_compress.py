@@ -13,8 +13,8 @@ import pytest
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.jobs import JobQueue
-from weft.jobs.compression_state import STATE
-from weft.jobs.record import FAILED, WAITING
+from weft.jobs.compression.state import STATE
+from weft.jobs.queue.record import FAILED, WAITING
 from weft.locks import one_writer
 from weft.studio.library.compressions import CompressionView
 from weft.studio.ui.compression_chart import compression_chart

@@ -21,7 +21,7 @@ from weft.data.doctor.report import CheckResult, DoctorFinding, DoctorReport
 from weft.data.scan import scan_source
 from weft.errors import UserError
 from weft.jobs import JobQueue, submit_dataset
-from weft.jobs.datasets import create_dataset
+from weft.jobs.datasets.create import create_dataset
 from weft.jobs.events import Event
 from weft.studio.library.dataset_form import DEFAULTS, DatasetForms
 from weft.studio.library.dataset_images import ImageFilter, OpenDatasets, OpenedDataset, flags_of

@@ -11,9 +11,12 @@ import pytest
 pytest.importorskip("nicegui")
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from weft.jobs.settings import SETTINGS
 from weft.locks import one_writer
 from weft.studio.library.runs import RUNNING
-from weft.studio.library.training_form import GROUPS, check_form, device_choices
+from weft.studio.library.training_fields import GROUPS, NOT_IN_FORM
+from weft.studio.library.training_form import check_form, device_choices
+from weft.studio.pages.train import field_hints
 from weft.studio.ui.rendering import render
 from weft.studio.ui.run_columns import all_columns
 
@@ -47,9 +50,24 @@ def test_devices_of_the_form_have_names() -> None:
         "train_form.html", groups=GROUPS, values={"device": "cuda"}, lists={}, wrong="", devices=device_choices([], "cuda"), device_help="x"
     )  # fmt: skip
     offered = re.findall(r'<option value="([^"]*)" (\w*)>([^<]+)<', form[form.index('name="device"') :])[:3]
-    assert offered == [("", "", "Default: CPU"), ("cpu", "", "CPU"), ("cuda", "selected", "GPU (CUDA)")]
+    assert offered == [("", "", "CPU (default)"), ("cpu", "", "CPU"), ("cuda", "selected", "GPU (CUDA)")]
     assert "Cpu" not in form
     assert re.findall(r"<legend[^>]*>([^<]+)", form) == [group.title for group in GROUPS]
+
+
+def test_the_form_has_every_setting_once() -> None:
+    names = [field.name for group in GROUPS for field in (*group.fields, *group.more)]
+    assert sorted((*names, *NOT_IN_FORM)) == sorted(SETTINGS)
+
+
+def test_a_mistake_is_shown_at_its_field_and_empty_fields_show_their_value(local: LocalStudio) -> None:
+    runs = str(local.studio.config.runs)
+    wrong = check_form({"data": "digits", "epochs": "0"}, runs)
+    assert field_hints(wrong, None) == {"epochs": {"text": wrong.error, "bad": True}}
+    hints = field_hints(check_form({"data": "digits", "model": "lenet"}, runs), None)
+    assert hints == {"model": {"text": "431 k parameters, 2.29 M MACs"}, "rate": {"placeholder": "0.003"}}
+    several = check_form({"data": "digits", "model": "lenet", "rate": "0.1,0.03", "batch": "32,64"}, runs)
+    assert field_hints(several, None)["rate"] == {"text": "2 values make 4 runs"}
 
 
 def test_a_sweep_says_what_it_varies(local: LocalStudio) -> None:
@@ -57,8 +75,13 @@ def test_a_sweep_says_what_it_varies(local: LocalStudio) -> None:
     check = check_form({"data": "digits", "model": "mlp", "rate": "0.1, 0.03", "batch": "32,64"}, runs)
     assert (check.runs, check.swept) == (4, (("Learning rate", "0.1, 0.03"), ("Batch size", "32, 64")))
     panel = render("train_forecast.html", check=check, preview=None, why="", speed=None, device="CPU", search="")
-    assert "Learning rate: 0.1, 0.03" in panel
-    assert "Train 4 runs" in panel
+    assert "<dt>Learning rate</dt><dd>0.1, 0.03</dd>" in panel
+    header = render("train_header.html", check=check, title="Train", crumb=(), is_sweep=False)
+    assert "Train 4 runs" in header
+    assert "Start sweep of 4 trials" in header
+    wrong = check_form({"data": "digits", "epochs": "0"}, runs)
+    disabled = render("train_header.html", check=wrong, title="Train", crumb=(), is_sweep=False)
+    assert f'disabled title="{wrong.error}"' in disabled
 
 
 def answering(status: int, body: str) -> Callable[[Any], None]:

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("nicegui")
 
 from studio_tools import LocalStudio, make_run, served_studio
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import FAILED
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import FAILED
 from weft.studio.library.event_stream import EventStream
 from weft.studio.library.feed import Feed
 from weft.studio.library.machine import Machine

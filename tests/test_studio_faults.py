@@ -29,7 +29,7 @@ from PIL import Image
 from studio_tools import LocalStudio, Server, make_run, running_studio, served_studio
 from weft.errors import RunError, UserError
 from weft.jobs import JobQueue, Runner, submit
-from weft.jobs.record import JobRecord
+from weft.jobs.queue.record import JobRecord
 from weft.studio import uploads
 from weft.studio.api.submission import confined
 from weft.studio.config import StudioConfig

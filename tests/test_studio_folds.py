@@ -13,12 +13,12 @@ from studio_tools import LocalStudio, make_run, served_studio
 from test_ensemble import images, member
 from weft import cli
 from weft.jobs import JobQueue
-from weft.jobs.kinds import ENSEMBLE, FOLDS
-from weft.jobs.record import FAILED
+from weft.jobs.queue.kinds import ENSEMBLE, FOLDS
+from weft.jobs.queue.record import FAILED
 from weft.knobs import knobs
 from weft.studio import Client
 from weft.studio.library.folds_form import check_folds_form, with_folds
-from weft.studio.library.training_form import GROUPS
+from weft.studio.library.training_fields import GROUPS
 
 FORM = {"data": "digits", "model": "mlp", "epochs": "2", "folds": "3"}
 PATH = "/api/v1/folds"

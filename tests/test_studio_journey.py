@@ -121,8 +121,8 @@ def train(page: Any, name: str, epochs: str) -> None:
     page.wait_for_selector(".problem >> text=epochs=0")
     page.get_by_label("Epochs", exact=True).fill(epochs)
     page.get_by_label("Name", exact=True).fill(name)
-    page.wait_for_selector(f"text=name={name}")
-    page.locator("aside").get_by_role("button", name="Train").click()
+    page.wait_for_selector(f"text=name={name}", state="attached")  # the command line is folded
+    page.locator("header").get_by_role("button", name="Train").click()
     page.wait_for_selector(f"a >> text={name}")
 
 

@@ -19,11 +19,11 @@ from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.io import save
 from weft.jobs import JobQueue
-from weft.jobs.data_facts import facts
+from weft.jobs.datasets.facts import facts
 from weft.jobs.embedding import FILE, make_embedding, read_embedding
 from weft.jobs.job import Job
-from weft.jobs.kinds import EMBEDDING, work_of
-from weft.jobs.run_predictor import predictor_of_run
+from weft.jobs.prediction.run_predictor import predictor_of_run
+from weft.jobs.queue.kinds import EMBEDDING, work_of
 from weft.jobs.stored import settings_of
 from weft.studio.library.embeddings import EmbeddingMaps, embedding_job, submit_embedding
 from weft.studio.library.explained import ExplainedNetwork, ExplainedNetworks

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.jobs.queue import JobQueue
-from weft.jobs.queue_view import QueueView
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.view import QueueView
 from weft.studio.library.audit_text import change_text
 from weft.studio.library.networks import _ticks
 from weft.studio.roles import UNLOGGED

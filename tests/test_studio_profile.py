@@ -17,10 +17,10 @@ from weft.insight.energy_comparison import EnergyComparison, EnergyForm
 from weft.insight.profile_record import CallTimes, LayerRecord, MemoryRecord, MemoryStep, Offender, ProfileRecord
 from weft.insight.roof_lines import RoofLines
 from weft.jobs import JobQueue
-from weft.jobs.energy_job import energy_job, keep_energy, stored_energies
-from weft.jobs.kinds import PROFILE
-from weft.jobs.profile_store import StoredProfile, network_profiles, run_profiles, stored_profiles
-from weft.jobs.profile_subject import ProfileSubject
+from weft.jobs.profiles.energy_job import energy_job, keep_energy, stored_energies
+from weft.jobs.profiles.store import StoredProfile, network_profiles, run_profiles, stored_profiles
+from weft.jobs.profiles.subject import ProfileSubject
+from weft.jobs.queue.kinds import PROFILE
 from weft.studio.library.profile_choice import Compared, ProfileChoice, Shelf
 from weft.studio.library.profiles import ProfiledThing
 from weft.studio.ui.energy_view import energy_bars, layer_energies, moved_text
@@ -352,8 +352,8 @@ def test_forms_are_compared_as_a_job_beside_the_compressions(server: LocalStudio
         asked.extend([*(one.title for one in subjects), str(options.batches), str(density)])
         return forms()
 
-    monkeypatch.setattr("weft.jobs.energy_job.compare_energy", compared)
-    monkeypatch.setattr("weft.jobs.energy_job.subject_of", lambda settings: ProfileSubject("a subject", lambda: None, lambda batch: ()))  # fmt: skip
+    monkeypatch.setattr("weft.jobs.profiles.energy_job.compare_energy", compared)
+    monkeypatch.setattr("weft.jobs.profiles.energy_job.subject_of", lambda settings: ProfileSubject("a subject", lambda: None, lambda batch: ()))  # fmt: skip
     energy_job(job.settings, None)
     assert asked == ["a subject", "base-small-1", "(2,)", "0.1"]
     (read,) = server.request("GET", "/api/v1/runs/classify/base/energy")[1]

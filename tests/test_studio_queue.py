@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from studio_tools import BROWSER, LocalStudio, chromium, served_studio
-from weft.jobs.needs import GPU, JobNeeds
-from weft.jobs.queue import JobQueue
-from weft.jobs.queue_plan import RunnerSlots, write_slots
-from weft.jobs.scheduler import Placement, QueuedJob, SchedulePlan
-from weft.jobs.slots import ComputeSlot, host_slots
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.needs import GPU, JobNeeds
+from weft.jobs.queue.plan import RunnerSlots, write_slots
+from weft.jobs.queue.scheduler import Placement, QueuedJob, SchedulePlan
+from weft.jobs.queue.slots import ComputeSlot, host_slots
 from weft.studio.library.activity import TrainingProgress, activities
 from weft.studio.library.schedule import QueueSnapshot, QueueWatch, plan_lanes, ticks
 from weft.studio.ui.rendering import render

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from run_tools import EXAMPLES, api, evaluated_run, write_events
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
-from weft.jobs.record import WAITING
+from weft.jobs.queue.record import WAITING
 from weft.locks import one_writer
 from weft.report.predictions import read_predictions
 from weft.studio.library.run_images import cell_examples, mistakes, predictions_of

@@ -14,17 +14,18 @@ import pytest
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
 from weft.errors import UserError
-from weft.jobs import JobQueue, sweep_control
+from weft.jobs import JobQueue
 from weft.jobs.annotations import annotate
-from weft.jobs.kinds import SWEEP
-from weft.jobs.queue_view import QueueView
-from weft.jobs.record import CANCELLED, DONE, FAILED, PAUSED, STOPPED, WAITING
-from weft.jobs.sweep import submit_sweep
-from weft.jobs.sweep_control import pause_sweep, resume_sweep, sweep_settings
-from weft.jobs.sweep_record import SweepRecord, SweepTrial, read_sweep
-from weft.jobs.sweep_results import parallel_lines, write_results
-from weft.jobs.sweep_settings import SweepMetric, checked_sweep
-from weft.jobs.sweep_summary import best_so_far, sweep_summary, visible_range
+from weft.jobs.queue.kinds import SWEEP
+from weft.jobs.queue.record import CANCELLED, DONE, FAILED, PAUSED, STOPPED, WAITING
+from weft.jobs.queue.view import QueueView
+from weft.jobs.sweeps import control as sweep_control
+from weft.jobs.sweeps.control import pause_sweep, resume_sweep, sweep_settings
+from weft.jobs.sweeps.record import SweepRecord, SweepTrial, read_sweep
+from weft.jobs.sweeps.results import parallel_lines, write_results
+from weft.jobs.sweeps.settings import SweepMetric, checked_sweep
+from weft.jobs.sweeps.summary import best_so_far, sweep_summary, visible_range
+from weft.jobs.sweeps.sweep import submit_sweep
 from weft.locks import one_writer
 from weft.studio.library.run_ranks import rank_statuses
 from weft.studio.library.run_series import RunEvents
@@ -344,5 +345,5 @@ def test_several_values_in_the_train_form_make_a_sweep(local: LocalStudio) -> No
     web = local.web.get("/train?data=digits&rate=0.1,0.03").text
     assert "Start sweep of 2 trials" in web
     assert "Train 2 runs" in web
-    assert "Settings of the search" in web
+    assert "Search settings" in web
     assert "Trials at a time" in local.web.get("/sweeps/new?clone=one").text

@@ -17,7 +17,7 @@ from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft import nn
 from weft.data import Text
 from weft.errors import RunError, UserError
-from weft.jobs.predictor import Predictor
+from weft.jobs.prediction.predictor import Predictor
 from weft.studio import Client
 from weft.studio.api import text as text_api
 from weft.studio.library import loaded

@@ -21,9 +21,9 @@ pytest.importorskip("nicegui")
 import weft
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.errors import UserError
-from weft.jobs import predictions
-from weft.jobs.kinds import work_of
-from weft.jobs.predictor import Predictor
+from weft.jobs.prediction import predictions
+from weft.jobs.prediction.predictor import Predictor
+from weft.jobs.queue.kinds import work_of
 from weft.nn import Module
 from weft.studio import url_images
 from weft.studio.library import loaded

@@ -15,12 +15,10 @@ from optuna.storages import InMemoryStorage
 
 from weft.cli import main
 from weft.errors import RunError, UserError
-from weft.jobs import sweep_study
-from weft.jobs.queue import JobQueue
-from weft.jobs.record import DONE, FAILED, LOST, PRUNED, RUNNING, WAITING, State
-from weft.jobs.search_space import ChoiceDimension, RangeDimension, search_space
-from weft.jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep, submit_sweep
-from weft.jobs.sweep_record import (
+from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import DONE, FAILED, LOST, PRUNED, RUNNING, WAITING, State
+from weft.jobs.sweeps import study as sweep_study
+from weft.jobs.sweeps.record import (
     FINISHED,
     SweepMetric,
     SweepRecord,
@@ -30,9 +28,11 @@ from weft.jobs.sweep_record import (
     pareto_front,
     sweeps,
 )
-from weft.jobs.sweep_search import SweepSearch
-from weft.jobs.sweep_study import SweepStudy
-from weft.jobs.sweep_trials import QueuedTrials, TrialStatus
+from weft.jobs.sweeps.search import SweepSearch
+from weft.jobs.sweeps.search_space import ChoiceDimension, RangeDimension, search_space
+from weft.jobs.sweeps.study import SweepStudy
+from weft.jobs.sweeps.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep, submit_sweep
+from weft.jobs.sweeps.trials import QueuedTrials, TrialStatus
 
 SPACE = {"data": "digits", "model": "mlp,logistic_regression", "rate": "log:1e-4..1e-1", "epochs": 4}
 
@@ -90,7 +90,7 @@ class FakeTrials:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("weft.jobs.sweep_search.POLL", 0.0)
+    monkeypatch.setattr("weft.jobs.sweeps.search.POLL", 0.0)
     monkeypatch.chdir(tmp_path)
 
 

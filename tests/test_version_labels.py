@@ -16,7 +16,7 @@ from weft.cli import main
 from weft.data.label_kinds import LabelKind, label_list, named
 from weft.data.versions import DatasetChanges, history, new_version
 from weft.errors import UserError
-from weft.jobs.dataset_versions import make_version
+from weft.jobs.datasets.versions import make_version
 
 Row = Sequence[str]
 

@@ -23,7 +23,7 @@ from weft.cli import main
 from weft.data.convert import to_array
 from weft.data.resize import WAYS, resize
 from weft.errors import InternalError, UserError
-from weft.jobs.predictor import Predictor, predictor_of_program
+from weft.jobs.prediction.predictor import Predictor, predictor_of_program
 from weft.jobs.web import export_web
 from weft.web import folder as web_folder
 from weft.web.wasm_linker import STACK, link

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..compress.layer_sizes import CompressionReport, LayerSize
 from ..errors import UserError
-from ..jobs.compression import compress as compress_run
-from ..jobs.compression_settings import COMPRESSION, method_of
-from ..jobs.compression_state import PACKED, is_compression, keep_point, read_state
+from ..jobs.compression.compress import compress as compress_run
+from ..jobs.compression.settings import COMPRESSION, method_of
+from ..jobs.compression.state import PACKED, is_compression, keep_point, read_state
 from ..jobs.find import find_run
 from .arguments import read
 from .table import as_json

@@ -15,7 +15,7 @@ from ..data.label_kinds import examples_by_split
 from ..data.open import created_datasets_folder, data_path, is_image_source, same_name_note
 from ..errors import UserError, WeftError
 from ..hints import nearest
-from ..jobs.datasets import CONVERSION, make_dataset
+from ..jobs.datasets.create import CONVERSION, make_dataset
 from ..jobs.job import MADE_IS_KEPT
 from ..jobs.schema import Setting, flag
 from .arguments import part, read

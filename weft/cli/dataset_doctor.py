@@ -12,7 +12,7 @@ from ..data.doctor.examine import CHECKS, known_checks
 from ..data.doctor.report import DoctorFinding, DoctorReport
 from ..data.image_names import read_names
 from ..errors import UserError
-from ..jobs.doctor import examine_folder
+from ..jobs.datasets.doctor import examine_folder
 from ..jobs.schema import Setting, flag, whole
 from .arguments import read
 from .contents import shown

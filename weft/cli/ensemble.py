@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..jobs.ensembles import PROGRAM, SETTINGS
-from ..jobs.ensembles import ensemble as make_ensemble
+from ..jobs.ensembles.ensemble import PROGRAM, SETTINGS
+from ..jobs.ensembles.ensemble import ensemble as make_ensemble
 from ..jobs.events import Event
 from ..jobs.job import ENSEMBLE
 from ..report.text_format import counted

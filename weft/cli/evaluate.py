@@ -13,7 +13,7 @@ from ..data.label_kinds import kind_of
 from ..errors import UserError
 from ..io.json_values import json_value
 from ..jobs.device import on
-from ..jobs.ensemble_members import seen_note
+from ..jobs.ensembles.members import seen_note
 from ..jobs.job import Job, held_out, job_of, job_of_run
 from ..jobs.networks import about
 from ..jobs.schema import Setting, flag

@@ -19,6 +19,9 @@ from ..jobs.web import export_web
 from .arguments import Words, read
 from .table import pairs
 
+_ONLY = {"compiled": ("weft",), "preprocessing": ("onnx",), "licence": ("weft", "onnx")}  # settings of some formats
+_Ports = tuple[Sequence[str], Sequence[str], Sequence[str]]  # inputs, outputs, labels
+
 
 def export(words: Sequence[str]) -> None:
     """Export a trained network as a file, an ONNX model, a C library or a web page: weft export RUN to=onnx, to=c or to=web.
@@ -33,6 +36,8 @@ def export(words: Sequence[str]) -> None:
         "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
         "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
         "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
+        "licence": Setting(str, None, "licence of the network, for the file; only to=weft and to=onnx"),
+        "preprocessing": Setting(flag, True, "normalization and softmax inside; without, a model takes normalized images and gives logits; only to=onnx"),
         "exist_ok": Setting(flag, False, "replace a file or folder that is there"),
         "device": DEVICE,
         "target": Setting(str, "host", "the CPU that code is compiled for", "to=c", ("host", *TARGETS)),
@@ -43,20 +48,24 @@ def export(words: Sequence[str]) -> None:
         "name": Setting(str, "net", "what the names of its functions begin with", "to=c"),
     }  # fmt: skip
     given = read("export", words, known, 1)
+    for name, formats in _ONLY.items():
+        if name in given.given and given["to"] not in formats:
+            raise UserError(
+                "weft export", f"{name} is a setting of to={' and to='.join(formats)}, got to={given['to']}."
+            )
     if given["to"] in ("c", "web"):
         return (_as_library if given["to"] == "c" else _as_page)(given)
     folder = run_of("export", given.plain)
     path = Path(given["out"] or f"{folder.name}.{given['to']}")
     if path.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
-    if given["compiled"] and given["to"] != "weft":
-        raise UserError("weft export", f"compiled code is a part of to=weft, got to={given['to']}.")
     with on(given["device"]):
         if given["to"] == "onnx":
-            inputs, labels = _as_onnx(folder, path)
+            inputs, outputs, labels = _as_onnx(folder, path, given)
         else:
-            inputs, labels = _as_program(folder, path, given["compiled"] or ())
-    facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
+            inputs, outputs, labels = _as_program(folder, path, given["compiled"] or (), given["licence"])
+    facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes"}
+    facts |= {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs)}
     print(pairs(facts | _labels(labels)))
 
 
@@ -88,14 +97,15 @@ def _as_library(given: Words) -> None:
     print(pairs(facts | _labels(program.labels or ())))
 
 
-def _as_program(folder: Path, path: Path, compiled: str | Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    program = export_run("export", folder, path, compiled)
-    return program.argument_types(), program.labels or ()
+def _as_program(folder: Path, path: Path, compiled: str | Sequence[str], licence: str | None) -> _Ports:
+    program = export_run("export", folder, path, compiled, licence=licence).eval()
+    return program.argument_types(), program.result_types(), program.labels or ()
 
 
-def _as_onnx(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    model = export_onnx("export", folder, path)
-    return [str(port) for port in model.inputs], json.loads(model.metadata.get("labels", "[]"))
+def _as_onnx(folder: Path, path: Path, given: Words) -> _Ports:
+    model = export_onnx("export", folder, path, given["licence"], preprocessing=given["preprocessing"])
+    labels = json.loads(model.metadata.get("labels", "[]"))
+    return [str(port) for port in model.inputs], [str(port) for port in model.outputs], labels
 
 
 def _as_page(given: Words) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
+from ..jobs import of_texts
 from ..jobs.device import on
 from ..jobs.schema import Setting, count, flag, number, positive, seed, whole
 from ..jobs.settings import DEVICE
-from ..jobs.writers import Writer, find_writer
-from ..text.generate import generate as generate_all
-from ..text.generate import stream
 from .arguments import read
 
 SAMPLING_SETTINGS = {
@@ -46,7 +44,7 @@ def generate(words: Sequence[str]) -> None:
         raise UserError("weft generate", 'a run and a text are required: weft generate RUN "Once upon a time".')
     name, *prompts = given.plain
     with on(given["device"]):
-        writer = find_writer(
+        writer = of_texts.find_writer(
             "generate", name, trust_compiled=given["trust_compiled"], checkpoint=given["checkpoint"], precision=given["precision"]
         )  # fmt: skip
         settings = sampling(given.settings) | {"repetition_penalty": given["repetition_penalty"]}
@@ -61,14 +59,14 @@ def sampling(given: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"max_new_tokens": given["length"]}
 
 
-def write(writer: Writer, prompts: Sequence[str], settings: Mapping[str, Any], as_json: bool) -> None:
+def write(writer: of_texts.Writer, prompts: Sequence[str], settings: Mapping[str, Any], as_json: bool) -> None:
     """Print one text as it is written; several, or as JSON, when they are complete."""
     if len(prompts) > 1 or as_json:
-        texts = generate_all(writer.model, list(prompts), writer.tokenizer, **settings)
+        texts = of_texts.generate(writer.model, list(prompts), writer.tokenizer, **settings)
         for text in texts:
             print(json.dumps({"text": text}) if as_json else text)
         return
-    pieces = stream(writer.model, prompts[0], writer.tokenizer, **settings)
+    pieces = of_texts.stream(writer.model, prompts[0], writer.tokenizer, **settings)
     print(prompts[0], end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

@@ -15,12 +15,12 @@ from ..interpret.page import LayerView, interpretation_page
 from ..interpret.scatter import scatter
 from ..interpret.statistics import statistics_of
 from ..io.files import replace_file
+from ..jobs.datasets.image_lists import image_files
 from ..jobs.device import on
 from ..jobs.embedding import make_embedding
 from ..jobs.events import Event
-from ..jobs.image_lists import image_files
-from ..jobs.predictor import Predictor
-from ..jobs.run_predictor import predictor_of_run
+from ..jobs.prediction.predictor import Predictor
+from ..jobs.prediction.run_predictor import predictor_of_run
 from ..jobs.schema import Setting, flag, whole
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of

@@ -12,18 +12,18 @@ from typing import Any
 from .. import jobs
 from ..errors import RunError, UserError
 from ..jobs.events import Event, latest
-from ..jobs.needs import GPU, PRIORITIES
-from ..jobs.profile_settings import PROFILE_OPTIONS, PROFILE_SETTINGS
-from ..jobs.queue import JobQueue
-from ..jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
-from ..jobs.queue_view import JobView, QueueView
-from ..jobs.record import FAILED, WAITING, JobRecord
-from ..jobs.runner import Runner
-from ..jobs.scheduler import clock
+from ..jobs.profiles.settings import PROFILE_OPTIONS, PROFILE_SETTINGS
+from ..jobs.queue.job_queue import JobQueue
+from ..jobs.queue.needs import GPU, PRIORITIES
+from ..jobs.queue.plan import HOUR, RunnerSlots, queue_plan, read_slots
+from ..jobs.queue.record import FAILED, WAITING, JobRecord
+from ..jobs.queue.runner import Runner
+from ..jobs.queue.scheduler import clock
+from ..jobs.queue.slots import machine_slots
+from ..jobs.queue.view import JobView, QueueView
 from ..jobs.schema import Setting, count, flag
-from ..jobs.search_space import expand
 from ..jobs.settings import COMMON, SETTINGS
-from ..jobs.slots import machine_slots
+from ..jobs.sweeps.search_space import expand
 from .arguments import Words, part, read
 from .display import Display
 from .progress import ProgressDisplay

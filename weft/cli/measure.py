@@ -21,7 +21,7 @@ from ..jobs.device import on
 from ..jobs.find import AMBIGUOUS, find_run, run_folders
 from ..jobs.job import Job as Training
 from ..jobs.networks import about, full_name, side
-from ..jobs.profile_subject import find_subject
+from ..jobs.profiles.subject import find_subject
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs

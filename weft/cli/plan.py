@@ -9,7 +9,7 @@ from typing import Any
 from .. import nn
 from ..errors import UserError
 from ..insight.profile_text import duration, table
-from ..jobs.profile_subject import ProfileSubject, find_subject
+from ..jobs.profiles.subject import ProfileSubject, find_subject
 from ..jobs.schema import Setting, count, flag, positive, sizes
 from ..knobs import knobs
 from ..nn.module import without_values

@@ -12,17 +12,17 @@ from typing import Any
 
 from ..data.resize import WAYS
 from ..errors import RunError, UserError
+from ..jobs import of_texts
+from ..jobs.datasets.image_lists import ImageEntry, image_files
 from ..jobs.device import on
 from ..jobs.events import Recorder
-from ..jobs.find_predictor import find_predictor
-from ..jobs.image_lists import ImageEntry, image_files
-from ..jobs.onnx_predictor import ImageInput
-from ..jobs.prediction_results import TABLE, best_per_class, read_predictions, titles
-from ..jobs.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
-from ..jobs.predictor import Predictor
+from ..jobs.prediction.find import find_predictor
+from ..jobs.prediction.onnx_predictor import ImageInput
+from ..jobs.prediction.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
+from ..jobs.prediction.predictor import Predictor
+from ..jobs.prediction.results import TABLE, best_per_class, read_predictions, titles
 from ..jobs.schema import Setting, flag, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
-from ..jobs.writers import writer_of
 from ..report.text_format import counted, listed
 from .arguments import Words, read
 from .display import Display
@@ -95,7 +95,7 @@ def _predict(given: Words) -> None:
     images = ImageInput(**{key: given[key] for key in IMAGE_SETTINGS})
     predictor = find_predictor("predict", name, images, given["trust_compiled"], given["checkpoint"])
     if predictor.text is not None:
-        writer = writer_of("predict", name, predictor)
+        writer = of_texts.writer_of("predict", name, predictor)
         write(writer, [" ".join(words)], sampling(given.settings), given["json"])
         return
     if not predictor.reads_images:

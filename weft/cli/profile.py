@@ -16,8 +16,15 @@ from ..insight.machines_text import machine_sources_text, machines_text
 from ..insight.projection import parse_machines
 from ..insight.regression import FEWEST, ROUNDS
 from ..insight.throughput import MOST_BATCH
-from ..jobs.profile_report import BATCH, ProfileOptions, compare_energy, compare_subjects, profile_report, save_timeline
-from ..jobs.profile_subject import ProfileSubject, find_subject
+from ..jobs.profiles.report import (
+    BATCH,
+    ProfileOptions,
+    compare_energy,
+    compare_subjects,
+    profile_report,
+    save_timeline,
+)
+from ..jobs.profiles.subject import ProfileSubject, find_subject
 from ..jobs.schema import Setting, count, flag, fraction, not_negative, positive, sizes
 from ..jobs.settings import device_name
 from ..knobs import knobs

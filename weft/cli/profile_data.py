@@ -12,9 +12,9 @@ from ..insight.memory_measure import MeasuredMemory, measured_memory
 from ..insight.memory_options import batch_memory, batches_text, checkpoint_savings, savings_text
 from ..insight.memory_text import size_text
 from ..insight.memory_timeline import MemoryTimeline, memory_timeline
-from ..jobs.data_profile import training_bottleneck
 from ..jobs.device import on
-from ..jobs.profile_subject import ProfileSubject, find_subject
+from ..jobs.profiles.data_profile import training_bottleneck
+from ..jobs.profiles.subject import ProfileSubject, find_subject
 from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, count, flag, positive, sizes
 from ..jobs.settings import COMMON, DEVICE, SETTINGS

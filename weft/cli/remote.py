@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, UserError
+from ..jobs.datasets.image_lists import image_files
 from ..jobs.events import Event
-from ..jobs.fold_jobs import FOLDS_SETTING
-from ..jobs.image_lists import image_files
-from ..jobs.predictions import FilePrediction
+from ..jobs.folds.jobs import FOLDS_SETTING
+from ..jobs.prediction.predictions import FilePrediction
 from ..jobs.schema import Setting, as_text, flag
 from ..jobs.settings import COMMON, SETTINGS
 from ..report import compare as facts

@@ -17,9 +17,9 @@ from ..data.open import data_path
 from ..errors import UserError
 from ..jobs.schema import Setting, flag
 from ..jobs.settings import COMMON, JSON, SETTINGS
-from ..jobs.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep
-from ..jobs.sweep_record import SweepRecord, find_sweep, sweeps
-from ..jobs.sweep_settings import SWEEP
+from ..jobs.sweeps.record import SweepRecord, find_sweep, sweeps
+from ..jobs.sweeps.settings import SWEEP
+from ..jobs.sweeps.sweep import SweepResult, continue_sweep, opened_sweep, reopened_sweep
 from ..signals import Terminated
 from .arguments import Words, read
 from .sweep_display import SweepDisplay, result_facts, result_lines, trial_table

@@ -14,8 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from ..jobs.sweep import SweepResult
-from ..jobs.sweep_record import (
+from ..jobs.sweeps.record import (
     RUNNING,
     WAITING,
     SweepRecord,
@@ -25,6 +24,7 @@ from ..jobs.sweep_record import (
     pareto_front,
     setting_text,
 )
+from ..jobs.sweeps.sweep import SweepResult
 from ..report.axes import duration
 from ..report.text_format import counted
 from .display import Display

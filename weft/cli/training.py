@@ -9,12 +9,12 @@ from typing import Any
 from ..errors import UserError
 from ..insight.trace_file import trace
 from ..jobs import training
-from ..jobs.cluster_settings import CLUSTER, ClusterPlan, cluster_plan
-from ..jobs.compression import resume_compression
-from ..jobs.compression_state import is_compression
-from ..jobs.cross_validation import cross_validate, find_folds, read_folds, resume_folds
+from ..jobs.cluster.settings import CLUSTER, ClusterPlan, cluster_plan
+from ..jobs.compression.compress import resume_compression
+from ..jobs.compression.state import is_compression
 from ..jobs.events import Listener
-from ..jobs.fold_jobs import FOLDS_SETTING
+from ..jobs.folds.cross_validation import cross_validate, find_folds, read_folds, resume_folds
+from ..jobs.folds.jobs import FOLDS_SETTING
 from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, count
 from ..jobs.settings import COMMON, SETTINGS

@@ -22,7 +22,8 @@ from ..nn.module import Module
 from ..packing.packed_tensors import Coder, pack_tensors
 from ..saved.archive import write_archive
 from ..saved.manifest import PACKED_VERSION, packed_head
-from ..saved.program import PACKED_MANIFEST, PACKED_WEIGHTS, Program, load
+from ..saved.packed_text import pack_text
+from ..saved.program import PACKED_TEXT, PACKED_WEIGHTS, Program, load
 from ..saved.save import save
 from ..tensor import Tensor
 from ..version import __version__
@@ -110,12 +111,11 @@ def _half(value: np.ndarray) -> np.ndarray:
 def _packed_file(program: Program, out: Path, half: bool, coder: Coder) -> int:
     arrays = rounded(program.stored_tensors(), half)
     manifest = program.manifest
-    texts = {function.graph: program.graph_text(name).encode() for name, function in manifest.functions.items()}
+    texts = {function.graph: program.graph_text(name) for name, function in manifest.functions.items()}
     entries = {
         "manifest.json": [packed_head(__version__).encode()],
-        PACKED_MANIFEST: [manifest.as_text(PACKED_VERSION, indent=None).encode()],
-        **{name: [text] for name, text in texts.items()},
+        PACKED_TEXT: [pack_text(manifest.as_text(PACKED_VERSION, indent=None), list(texts.values()))],
         PACKED_WEIGHTS: [pack_tensors(arrays, coder).content],
     }
-    write_archive(out, entries, deflated=[PACKED_MANIFEST, *texts], aligned=False)
+    write_archive(out, entries, aligned=False)
     return out.stat().st_size

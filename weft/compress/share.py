@@ -34,6 +34,8 @@ def share(model: Module, bits: int | dict[str, int], *, start: Start = "linear",
             raise UserError(
                 "share", f"a weight or a pruned weight is required, got {path}, which is a {type(before).__name__}."
             )
+        if not np.isfinite(value).all():
+            raise UserError("share", f"finite weights are required, {path} has values that are nan or infinite.")
         keep = before.mask.numpy() if isinstance(before, Mask) else np.ones(value.shape, np.bool_)
         centroids, members = kmeans(value[keep], (1 << int(width)) - 1, start, seed)
         indices = np.zeros(value.shape, np.int32)
@@ -53,7 +55,8 @@ def kmeans(
     """
     given = np.asarray(values, np.float64).ravel()
     if given.size == 0 or not np.isfinite(given).all():
-        raise UserError("kmeans", "finite numbers are required, got none or others.")
+        what = "some that are nan or infinite" if given.size else "none"
+        raise UserError("kmeans", f"finite numbers are required, got {what}.")
     order = np.argsort(given, kind="stable")
     ordered = given[order]
     centroids = _settled(ordered, _first_centroids(ordered, clusters, start, seed), steps)

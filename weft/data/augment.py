@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import UserError
@@ -77,7 +77,7 @@ def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> 
     return Augment(*first, *_PRESETS[name](crop))
 
 
-_PRESETS = {
+_PRESETS: dict[str, Callable[[RandomCrop], list[Any]]] = {
     "light": lambda crop: [crop],
     "shift": lambda crop: [RandomCrop(crop.size, 2, mode="reflect")],
     "standard": lambda crop: [

@@ -43,7 +43,8 @@ def _grid(axis: ChartAxis, left: float, height: float) -> list[str]:
     for tick in axis.ticks:
         x = _x(axis, left, tick)
         parts.append(svg.line(x, TOP - 8, x, bottom, "grid" if tick else "axis"))
-        parts.append(svg.text(x, bottom + 16, f"{amount(tick)}J" if tick else "0", "soft", anchor="middle"))
+        label = f"{amount(tick)}J".replace(".00 ", " ").replace(".0 ", " ") if tick else "0"
+        parts.append(svg.text(x, bottom + 16, label, "soft", anchor="middle"))
     return parts
 
 

@@ -153,9 +153,11 @@ def _notes(found: PrintableProfile) -> str:
 def duration(seconds: float) -> str:
     """A time with a unit that fits.
 
-    >>> duration(0.0123), duration(4.2e-6)
-    ('12.3 ms', '4.20 us')
+    >>> duration(0.0123), duration(4.2e-6), duration(0.0)
+    ('12.3 ms', '4.20 us', '0 s')
     """
+    if not seconds:
+        return "0 s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
             return f"{_three(seconds / size)} {unit}"

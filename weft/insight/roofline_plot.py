@@ -35,7 +35,9 @@ def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
     scale = _Scale([dot for own in dots.values() for dot in own], [found.roof for found in records.values()])
     places = [_place(scale, dot, own) for own in dots.values() for dot in own]
     placed = [_LabelBox(LEFT, LEFT + 26 + LETTER * len(name), _key_y(i)) for i, name in enumerate(records)]
-    lines, marks, names = [*_grid(scale)], [], []  # names are above all dots
+    lines = [*_grid(scale)]
+    marks: list[str] = []
+    names: list[str] = []  # above all dots
     drawn: list[tuple[str, RoofLines]] = []
     for number, (name, found) in enumerate(records.items()):
         colour = COLOURS[number % len(COLOURS)]

@@ -22,7 +22,7 @@ from ..report.best_epoch import SELECTION_METRICS, best_row, ranking_key
 from ..report.run_record import read_run
 from ..train.folder import RunFolder, check_run_name
 from .checks import check_settings
-from .data_facts import FACTS
+from .datasets.facts import FACTS
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of

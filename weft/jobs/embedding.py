@@ -21,7 +21,7 @@ from ..io.files import replace_file
 from .device import on
 from .events import Listener, Recorder, nobody
 from .job import held_out, job_of
-from .run_predictor import predictor_of_run
+from .prediction.run_predictor import predictor_of_run
 from .stored import settings_of
 
 FILE = Path("interpret") / "embedding.npz"  # in the run folder

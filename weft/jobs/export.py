@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import data
+from ..dtypes import DEFAULT_FLOAT
 from ..nn.module import Module
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule
@@ -22,18 +23,24 @@ from ..saved.trace import TensorSpec
 from ..tensor import Tensor
 from ..train.folder import RunFolder
 from ..tree import map_tree
-from .data_facts import facts
+from .datasets.facts import facts
 from .find import find_run
 from .job import Job, job_of_run
-from .run_predictor import Deployed, deployed_of, resize_of, task_of
+from .prediction.run_predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
 
 
 def export_run(
-    verb: str, folder: Path, path: Path, compiled: str | Sequence[str] = (), *, train: bool = True
+    verb: str,
+    folder: Path,
+    path: Path,
+    compiled: str | Sequence[str] = (),
+    *,
+    train: bool = True,
+    licence: str | None = None,
 ) -> Program:
     """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
-    job, deployed, known = _exported(verb, folder)
+    job, deployed, known = _exported(verb, folder, licence)
     specs = _input_specs(job, deployed.network)
     save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, train=train, **known)
     return load(path)
@@ -47,15 +54,23 @@ def exported_program(verb: str, name: str) -> Program:
         return export_run(verb, find_run(name), Path(folder) / "program.weft")
 
 
-def export_onnx(verb: str, folder: Path, path: Path) -> OnnxModule:
-    """Write the network of a run as an ONNX model, from pixels to probabilities, with the same facts as metadata."""
-    job, deployed, known = _exported(verb, folder)
+def export_onnx(
+    verb: str, folder: Path, path: Path, licence: str | None = None, *, preprocessing: bool = True
+) -> OnnxModule:
+    """Write the network of a run as an ONNX model, with the same facts as metadata: from pixels to probabilities, or without
+    preprocessing from what the network was trained on to its logits."""
+    job, deployed, known = _exported(verb, folder, licence)
+    network: Module = deployed
+    if not preprocessing:
+        network = deployed.network
+        known |= {"preprocessing": None, "preprocessing_before": known["preprocessing"], "meaning": _bare_meaning(job)}
     metadata = {key: value for key, value in known.items() if value is not None}
-    save_onnx(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, metadata=metadata)
+    specs = _input_specs(job, deployed.network, preprocessing)
+    save_onnx(path, network, specs, labels=job.train.classes or None, metadata=metadata)
     return load_onnx(path)
 
 
-def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
+def _exported(verb: str, folder: Path, licence: str | None) -> tuple[Job, Deployed, dict[str, Any]]:
     """The job of a run, its network with preprocessing, and what a file states about them."""
     settings = settings_of(verb, folder)
     job = job_of_run(settings, folder)
@@ -63,18 +78,20 @@ def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
     context = getattr(deployed.network, "context", None)
     data_facts = _as_json(facts(job.train, job.statistics))
     known = {
-        "task": task_of(job), "network": job.label,
+        "task": task_of(job), "network": job.label, "meaning": _meaning(job), "licence": licence,
         "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
         "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _as_json(settings),
     }  # fmt: skip
     return job, deployed, known
 
 
-def _input_specs(job: Job, network: Module) -> tuple[Any, ...]:
-    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
+def _input_specs(job: Job, network: Module, preprocessing: bool = True) -> tuple[Any, ...]:
+    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network. Without
+    preprocessing images are floats."""
     sample = job.train.inputs(np.arange(1))
     if not isinstance(job.train, data.Text):
-        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
+        pixels = "uint8" if preprocessing else DEFAULT_FLOAT
+        return (TensorSpec(("batch", *sample.shape[1:]), pixels if job.is_image_source else sample.dtype),)
     context = getattr(network, "context", None)
     tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
     found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
@@ -87,6 +104,26 @@ def _state_spec(at_three: Tensor, at_five: Tensor) -> TensorSpec:
     """The axis whose size is that of the batch is free."""
     sizes = zip(at_three.shape, at_five.shape, strict=True)
     return TensorSpec(tuple(a if a == b else "batch" for a, b in sizes), at_three.dtype)
+
+
+def _meaning(job: Job) -> dict[str, str]:
+    """What the inputs and outputs are, in words."""
+    pixels = "images: 8 bits a channel, channels before lines before columns; they are normalized inside"
+    inputs = {"text": "numbers of tokens"}.get(task_of(job), pixels if job.is_image_source else "numbers")
+    outputs = {
+        "text": "logits of the token that follows each",
+        "classify": "probability of each label",
+        "regress": "numbers",
+    }
+    return {"inputs": inputs, "outputs": outputs[task_of(job)]}
+
+
+def _bare_meaning(job: Job) -> dict[str, str]:
+    """The same for a network without its preprocessing and without the softmax."""
+    if task_of(job) == "text":
+        return _meaning(job)
+    outputs = {"classify": "logit of each label", "regress": "numbers"}[task_of(job)]
+    return {"inputs": "images or numbers, normalized as preprocessing_before says", "outputs": outputs}
 
 
 def _as_json(values: Mapping[str, Any]) -> Any:

@@ -18,9 +18,9 @@ from ..errors import UserError
 from ..io.files import replace_with
 from .events import Event, Listener
 from .export import export_onnx, export_run, exported_program
-from .kinds import EXPORT
-from .queue import JobQueue
-from .record import JobRecord
+from .queue.job_queue import JobQueue
+from .queue.kinds import EXPORT
+from .queue.record import JobRecord
 from .schema import Setting, count, validated
 from .web import export_web
 

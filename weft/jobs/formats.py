@@ -22,8 +22,8 @@ from .definitions import is_definition
 from .device import on
 from .events import Listener, Recorder, nobody
 from .find import find_run
-from .find_predictor import find_predictor
 from .job import Job, held_out, job_of, job_of_run
+from .prediction.find import find_predictor
 from .schema import Setting, validated, whole
 from .settings import DEVICE, SETTINGS
 from .stored import settings_of

@@ -25,7 +25,7 @@ from ..train.making import TrainingPlan
 from ..train.task import prediction_of
 from ..zoo.catalogue import default_rate
 from ..zoo.whitened import WhitenedCNN
-from .data_facts import FACTS, example
+from .datasets.facts import FACTS, example
 from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
 from .networks import fitted, full_name, loss_of, side, usual

@@ -28,7 +28,7 @@ from ..zoo.catalogue import ALIASES, FACTS
 from ..zoo.definition import parse_network
 from ..zoo.published import NAMINGS, has_all_names
 from .definitions import IMPORTED, LARGEST, SAVED, read_definition_text
-from .find_predictor import find_predictor
+from .prediction.find import find_predictor
 
 VERSIONS, ABOUT = "versions", "about.json"
 PROGRAMS = (".weft", ".onnx")

@@ -1,3 +1,3 @@
 """The names of weft.jobs.of_runs (see weft/lazy.py)."""
 
-from .run_predictor import predictor_of_run as predictor_of_run
+from .prediction.run_predictor import predictor_of_run as predictor_of_run

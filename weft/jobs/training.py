@@ -27,11 +27,11 @@ from ..train.task import is_better
 from ..train.watch import Now
 from .annotations import annotate
 from .checks import check_settings
-from .data_facts import FACTS, facts
+from .datasets.facts import FACTS, facts
 from .definitions import keep_definition
 from .device import training_on
 from .events import Listener, Recorder, nobody
-from .fold_results import write_fold
+from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule

@@ -17,7 +17,7 @@ from ..saved.program import Program
 from ..version import __version__
 from ..web.folder import write_page
 from ..web.wasm_linker import link
-from .predictor import Predictor, predictor_of_program
+from .prediction.predictor import Predictor, predictor_of_program
 
 _ACCURACIES = {
     "test_accuracy": "Test accuracy",

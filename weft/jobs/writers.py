@@ -9,8 +9,8 @@ from ..errors import UserError
 from ..nn.module import Module
 from ..text.pretrained import load_pretrained
 from ..text.tokenizer import Tokenizer, load_tokenizer
-from .find_predictor import find_predictor
-from .predictor import Predictor, TextProgram
+from .prediction.find import find_predictor
+from .prediction.predictor import Predictor, TextProgram
 
 PRETRAINED = "config.json"  # in a folder of Hugging Face
 

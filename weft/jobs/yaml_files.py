@@ -76,7 +76,7 @@ def _check_size(where: str, path: str | Path, text: str) -> None:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            line = f"{path}, line {event.start_mark.line + 1}"
+            line = f"{path}, line {event.start_mark.line + 1}" if event.start_mark else f"{path}"
             raise UserError(where, f"{line}: lists and mappings are nested more than {DEEPEST} deep.")
 
 

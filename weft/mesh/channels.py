@@ -17,7 +17,7 @@ from ..errors import RunError
 from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
 
 SLOT_BYTES = 1 << 18
-SPINS = 2_000
+SPINS = 2_000  # about 100 microseconds
 YIELDS = 20_000  # milliseconds
 PATIENCE = 120.0  # seconds that processes wait for each other at the start
 
@@ -111,11 +111,15 @@ def next_position(position: int, tag: int) -> int:
 
 
 def waiting_words(control: ControlPage, lanes: int, words: int = Context.ALL) -> np.ndarray:
-    """A context that knows how to wait: when to give up, and when to let other threads run."""
+    """A context that knows how to wait: when to give up, and when to let other threads run.
+
+    Processes that share cores yield them to each other at once. If each has its own, they look for a while and then sleep between looks: a core
+    that is yielded goes to other programs for milliseconds, at every exchange.
+    """
     found = _aligned(8 * words).view(np.int64)
     crowded = control.size * lanes > usable_cores()
-    found[Context.STOP], found[Context.SPINS] = control.stop_address, 0 if crowded else SPINS
-    found[Context.YIELDS] = YIELDS
+    found[Context.STOP] = control.stop_address
+    found[Context.SPINS], found[Context.YIELDS] = (0, YIELDS) if crowded else (SPINS, 0)
     libc = ctypes.CDLL(None)
     for word, function in ((Context.YIELD, libc.sched_yield), (Context.SLEEP, libc.usleep)):
         found[word] = ctypes.cast(function, ctypes.c_void_p).value or 0

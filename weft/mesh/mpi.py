@@ -16,7 +16,7 @@ import numpy as np
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
 from ..knobs import knobs
-from .channels import Channel, next_position, waiting_words
+from .channels import YIELDS, Channel, next_position, waiting_words
 from .control import ControlPage, new_memory, path_of
 from .world import World
 
@@ -121,7 +121,7 @@ class MpiChannel:
         self._staging = np.zeros(size * PART_BYTES, np.uint8)
         self.words = waiting_words(control, 1, MpiContext.ALL)
         given = {
-            Context.INDEX: index,
+            Context.INDEX: index, Context.YIELDS: YIELDS,  # MPI moves messages while it is asked: not to sleep soon
             Context.STAGING: self._staging.ctypes.data, Context.SLOT_BYTES: PART_BYTES,
             MpiContext.SEND: library.function("MPI_Isend"), MpiContext.RECEIVE: library.function("MPI_Irecv"),
             MpiContext.TEST: library.function("MPI_Testall"), MpiContext.COMMUNICATOR: mpi._handleof(self._communicator),

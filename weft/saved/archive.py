@@ -1,6 +1,6 @@
 """The container of a saved program: a ZIP archive, written and read with bounded memory.
 
-Entries are stored without compression (texts of packed programs are deflated), so that every tool opens the file, a small file cannot claim much memory, and weights are used
+Entries are stored without compression (earlier packed programs have deflated texts), so that every tool opens the file, a small file cannot claim much memory, and weights are used
 where the file is mapped into memory. ZIP's CRC-32 of an entry is verified by all cores before its content is used. The mapping is
 copy-on-write: what is trained further does not change the file.
 """
@@ -28,16 +28,13 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # equal programs are equal files
 _ZIP64 = 20  # bytes of the extra field of entries above 2 GiB
 
 
-def write_archive(path: Path, entries: Mapping[str, Parts], deflated: Sequence[str] = (), aligned: bool = True) -> None:
-    """Write entries in this order, atomically; those in `deflated` are compressed. What is not aligned is a few bytes shorter."""
+def write_archive(path: Path, entries: Mapping[str, Parts], aligned: bool = True) -> None:
+    """Write entries in this order, atomically. What is not aligned is a few bytes shorter."""
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w") as archive:
             for name, parts in entries.items():
-                if name in deflated:
-                    archive.writestr(zipfile.ZipInfo(name, _DATE), b"".join(parts), zipfile.ZIP_DEFLATED, 9)
-                else:
-                    _write_entry(archive, file, name, parts, aligned)
+                _write_entry(archive, file, name, parts, aligned)
 
     replace_with(path, write)
 

@@ -83,6 +83,11 @@ def merge_texts(texts: Sequence[str], points: Sequence[Sizes]) -> str:
     return "\n".join(_merge_line(versions, points) for versions in zip(*lines, strict=True))
 
 
+def merge_types(versions: Sequence[str], points: Sequence[Sizes]) -> str:
+    """One type for those at `points`, such as float32[batch, 3]; empty if a size has no expression."""
+    return _merge(versions, points) or ""
+
+
 def _merge_line(versions: Sequence[str], points: Sequence[Sizes]) -> str:
     if all(v == versions[0] for v in versions):
         return versions[0]

@@ -16,7 +16,8 @@ from ..graph.text import split_type
 from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1
-PACKED_VERSION = 2  # of programs with packed weights: manifest.json is only a head, the manifest is in program.json
+PACKED_VERSION = 3  # of programs with packed weights: manifest.json is only a head, the manifest is in program.packed
+DEFLATED_VERSION = 2  # of earlier ones: the manifest is in program.json, and graphs are entries of their own
 DEFAULT_STREAM = "weft.random"  # the name of the stream that functions without a generator of their own draw from
 CONSTANTS = "__constants__."  # names of arrays that a function made while it was traced begin with this
 RESERVED = frozenset(
@@ -74,6 +75,11 @@ class Manifest:
     ops: dict[str, int]
     frozen: tuple[str, ...] = ()  # parameters that `unfreeze` makes trainable again
     facts: dict[str, Any] = field(default_factory=dict)  # labels, preprocessing, metrics, licence, origin, weft ...
+
+    @property
+    def graph_names(self) -> list[str]:
+        """The entries with the texts of graphs; functions may share one."""
+        return list(dict.fromkeys(function.graph for function in self.functions.values()))
 
     def as_text(self, version: int = VERSION, indent: int | None = 1) -> str:
         content = {
@@ -195,9 +201,10 @@ def read_manifest(text: str, path: object) -> Manifest:
     )
 
 
-def is_packed(text: str, path: object) -> bool:
-    """Whether manifest.json is the head of a packed program, or the manifest itself."""
-    return bool(_checked_content(_ManifestReader(path), text)["version"] == PACKED_VERSION)
+def file_version(text: str, path: object) -> int:
+    """The version of the format that manifest.json names: VERSION if it is the manifest itself, others if it is the head of a packed program."""
+    found: int = _checked_content(_ManifestReader(path), text)["version"]
+    return found
 
 
 def packed_head(writer: str) -> str:

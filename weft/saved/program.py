@@ -32,11 +32,21 @@ from ..random import Generator, default_generator
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 from .archive import Archive
-from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, is_packed, read_manifest
+from .manifest import (
+    DEFAULT_STREAM,
+    DEFLATED_VERSION,
+    PACKED_VERSION,
+    FunctionManifest,
+    Manifest,
+    file_version,
+    read_manifest,
+)
+from .packed_text import unpack_text
 from .trust import trusted_code
 
 _WEIGHTS = "weights.safetensors"
-PACKED_WEIGHTS, PACKED_MANIFEST = "weights.packed", "program.json"  # of packed programs
+PACKED_WEIGHTS, PACKED_TEXT = "weights.packed", "program.packed"  # of packed programs
+_DEFLATED_MANIFEST = "program.json"
 _LONGEST_TEXT = 256 << 20
 _OLD_CONSTANT = re.compile(
     r"constants\.\d+"
@@ -252,6 +262,10 @@ class Program(Module):
         """The types of its arguments: float32[batch, 3]."""
         return [port.type for port in self._function().arguments]
 
+    def result_types(self) -> list[str]:
+        """The types of the arrays that it computes: float32[batch, 10]; empty in files of early versions."""
+        return [port.type for port in self._function().manifest.outputs if port.kind == "result"]
+
     def _function(self) -> SavedFunction:
         return self._functions.get("train" if self.training else "eval") or next(iter(self._functions.values()))
 
@@ -364,11 +378,28 @@ def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) ->
 
 
 def _manifest(archive: Archive) -> tuple[Manifest, Callable[[str, int], str]]:
-    """The manifest, and what reads the texts of graphs: those of packed programs are deflated."""
+    """The manifest, and what reads the texts of graphs by name, with a limit of their bytes."""
     text = archive.text("manifest.json", _LONGEST_TEXT)
-    if not is_packed(text, archive.path):
-        return read_manifest(text, archive.path), archive.text
-    return read_manifest(archive.inflated(PACKED_MANIFEST, _LONGEST_TEXT), archive.path), archive.inflated
+    version = file_version(text, archive.path)
+    if version == PACKED_VERSION:
+        return _packed_manifest(archive)
+    if version == DEFLATED_VERSION:
+        return read_manifest(archive.inflated(_DEFLATED_MANIFEST, _LONGEST_TEXT), archive.path), archive.inflated
+    return read_manifest(text, archive.path), archive.text
+
+
+def _packed_manifest(archive: Archive) -> tuple[Manifest, Callable[[str, int], str]]:
+    """The same of a packed program, whose graphs follow the manifest in the order in which it names them."""
+    try:
+        text, *graphs = unpack_text(archive.read(PACKED_TEXT).tobytes(), _LONGEST_TEXT)
+    except ValueError as error:
+        raise archive.damaged(f"{PACKED_TEXT}: {error}") from None
+    manifest = read_manifest(text, archive.path)
+    names = manifest.graph_names
+    if len(names) != len(graphs):
+        raise archive.damaged(f"{PACKED_TEXT} has {len(graphs)} graphs, the manifest names {len(names)}")
+    texts = dict(zip(names, graphs, strict=True))
+    return manifest, lambda name, _: texts[name]
 
 
 def _arrays(archive: Archive, content: np.ndarray) -> dict[str, np.ndarray]:

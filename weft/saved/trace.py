@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ from ..tracing.context import free_sizes
 from ..tracing.naming import names_of
 from ..tracing.traced import TracedFunction, traced
 from ..tree import Structure, flatten, unflatten
-from .dimensions import Sizes, merge_texts, sample_sizes, show_sizes
+from .dimensions import Sizes, merge_texts, merge_types, sample_sizes, show_sizes
 from .invariants import (
     check_adds_to_no_gradient,
     check_reads_no_changing_value,
@@ -129,6 +129,12 @@ def _check_keys(structure: Structure) -> None:
         _check_keys(child)
 
 
+def _result_types(found: Sequence[TracedFunction], points: Sequence[Sizes]) -> Iterator[str]:
+    """The types of gradients and results, in terms of the free dimensions."""
+    for versions in zip(*(one.graph.outputs[one.first_result :] for one in found), strict=True):
+        yield merge_types([str(output.type) for output in versions], points)
+
+
 @contextmanager
 def in_mode(module: Module, training: bool) -> Iterator[None]:
     """Inside, the module is in training or in evaluation mode."""
@@ -181,7 +187,7 @@ class ProgramTracer:
         text = merge_texts([to_text(graph, layers=True) for graph, _ in graphs], points)
         self.texts[name] = text
         self.graphs[name] = [(at, graph) for at, (graph, _) in zip(points, graphs, strict=True)]
-        self.functions[name] = self._describe(name, found[0], graphs[0][1])
+        self.functions[name] = self._describe(name, found[0], graphs[0][1], _result_types(found, points))
         for graph in [*subgraphs(graphs[0][0]), graphs[0][0]]:
             self.ops |= {n.op.name: n.op.version for n in graph.nodes if n.op is not PLACEHOLDER}
 
@@ -233,7 +239,7 @@ class ProgramTracer:
         if both[0] == replace(both[1], graph=both[0].graph):  # equal texts may read different tensors
             del self.functions["train"], self.texts["train"]
 
-    def _describe(self, name: str, found: TracedFunction, has_rules: bool) -> FunctionManifest:
+    def _describe(self, name: str, found: TracedFunction, has_rules: bool, types: Iterator[str]) -> FunctionManifest:
         streams = {id(s.key): self._stream(s) for s in found.streams}
         states = [self._state(i, state.find(), state.is_constant, streams) for i, state in enumerate(found.states)]
         inputs = [
@@ -242,14 +248,13 @@ class ProgramTracer:
             *states,
         ]
         first = found.states[0].position if found.states else 0
-        types = iter([str(o.type) for o in found.graph.outputs[found.first_result :]])
         computed = len(found.tracked) - len(found.arguments.changed)
         replaced = [t for t, number in found.grads if number is not None]
         outputs = [
             *(Port("stream", self._stream(s)) for s in found.streams),
             *(Port("state", states[position - first].name) for position in found.updates.values()),
             *(Port("grad", self._known(t), next(types)) for t in replaced),
-            *(Port("result", str(i)) for i in range(computed)),
+            *(Port("result", str(i), next(types)) for i in range(computed)),
             *(Port("argument", str(i)) for i in found.arguments.changed),
         ]
         result = found.arguments.structure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -11,8 +12,8 @@ import uvicorn
 
 from ..errors import RunError, UserError
 from ..jobs.definitions import ACCESS
-from ..jobs.queue import JobQueue
-from ..jobs.runner import Runner
+from ..jobs.queue.job_queue import JobQueue
+from ..jobs.queue.runner import Runner
 from .config import StudioConfig
 from .keys import OneTimeToken
 from .server import create
@@ -42,22 +43,32 @@ def serve(
     ended = threading.Event()
     runner = threading.Thread(target=_run_jobs, args=(config, ended, warn), name="weft-studio-runner", daemon=True)
     runner.start()
-    announcer = threading.Thread(target=_announce, args=(studio, token, announce, ended), daemon=True)
-    announcer.start()
-    try:
-        uvicorn.run(
+    server = uvicorn.Server(
+        uvicorn.Config(
             app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix, proxy_headers=False, server_header=False,
             ssl_certfile=config.tls_cert, ssl_keyfile=config.tls_key, timeout_graceful_shutdown=GRACE,
-        )  # fmt: skip
+        )
+    )  # fmt: skip
+    announcer = threading.Thread(target=_announce, args=(studio, token, announce, server, ended), daemon=True)
+    announcer.start()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
     finally:
         ended.set()
         runner.join(timeout=5)
+    if not server.started:  # uvicorn has said why
+        raise SystemExit(3)
 
 
-def _announce(studio: Studio, token: OneTimeToken, announce: Callable[[str], None], ended: threading.Event) -> None:
-    """Print the address, and the next one each time it was used. Where people sign in, only the first admin needs a token."""
+def _announce(
+    studio: Studio, token: OneTimeToken, announce: Callable[[str], None], server: uvicorn.Server, ended: threading.Event
+) -> None:
+    """Print the address once it answers, and the next one each time it was used. Where people sign in, only the first admin needs a token."""
     shown = ""
-    while not ended.wait(0.3):
+    while not ended.wait(0.1):
+        if not server.started:
+            continue
         address = _way_in(studio, token)
         if address != shown:
             shown = address

@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from nicegui import app as pages_app
 from nicegui import ui
 
-from ..jobs.queue import JobQueue
+from ..jobs.queue.job_queue import JobQueue
 from ..version import __version__
 from . import api, pages
 from .access import AccessMiddleware

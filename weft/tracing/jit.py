@@ -274,7 +274,7 @@ def jit(
     `donate_argnums` does: a result of the same shape and dtype is written over each, and a donated tensor cannot be used afterwards. At most `remember` programs are kept. With `precision` "bfloat16" or
     "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md). `memory` limits
     the bytes that a call takes, arguments, state and results included ("40GiB", or a number of bytes; default: the setting `memory`): values
-    of the forward pass that do not fit are computed again in the backward pass, to the same bits (see docs/how-to/memory-limit.md). A
+    of the forward pass that do not fit are computed again in the backward pass, to the same bits (see docs/memory-and-data.md). A
     method is compiled for each object apart.
 
     >>> import weft

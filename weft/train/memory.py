@@ -72,8 +72,16 @@ def check(
     raise RunError(
         "fit",
         f"a step with {counted(batch, 'example')} needs {size_text(total(wanted))} ({size_text(wanted.work)} of them while it runs), and {size_text(free)} "
-        f"are free{where}. {advice}; memory={size_text(SHARE * free).replace(' ', '')} trades time for memory.",
+        f"are free{where}. {advice}; memory={_limit_text(int(SHARE * free))} trades time for memory.",
     )
+
+
+def _limit_text(count: int) -> str:
+    """Bytes as a setting, rounded down: more would be refused again."""
+    for unit, bits in (("MiB", 20), ("KiB", 10)):
+        if count >> bits:
+            return f"{count >> bits}{unit}"
+    return str(count)
 
 
 def choose_batch(step: Jit[Any], dataset: Any) -> int:

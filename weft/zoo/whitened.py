@@ -112,10 +112,11 @@ class WhitenedCNN(nn.Module):
         return (self._logits(x) + self._logits(flip(x, axis=3))) * 0.5
 
     def _logits(self, x: Tensor) -> Tensor:
-        y = self.gelu(self.whitening(x))
+        y: Tensor = self.gelu(self.whitening(x))
         for block in self.blocks:
             y = block(y)
-        return self.head(self.pool(y)) * self.scale
+        logits: Tensor = self.head(self.pool(y))
+        return logits * self.scale
 
 
 def _block(inputs: int, outputs: int, momentum: float) -> nn.Sequential:

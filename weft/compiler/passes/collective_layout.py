@@ -18,12 +18,14 @@ def collective_layout(graph: Graph) -> Graph:
     """The graph with permutes of the operands of all-reduces moved behind them."""
     if not any(_combines_elements(node) for node in graph.nodes):
         return graph
-    orders: dict[Node, list[Axes | None]] = {}  # of the results of buckets
+    orders: dict[
+        Node, list[Axes | None]
+    ] = {}  # of the operands of each bucket: two of them may become one, with permutes of its results
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        if node.op is ITEM and inputs[0] in orders:
+        if node.op is ITEM and node.inputs[0] in orders:
             new = rebuild(node, inputs)
-            axes = orders[inputs[0]][node.param("index")]
+            axes = orders[node.inputs[0]][node.param("index")]
             return new if axes is None else move("permute", new, axes)
         if not _combines_elements(node):
             return rebuild(node, inputs)
@@ -31,7 +33,7 @@ def collective_layout(graph: Graph) -> Graph:
         sources = (x if axes is None else x.inputs[0] for x, axes in zip(inputs, axes_of, strict=True))
         new = rebuild(node, tuple(sources))
         if node.outputs:
-            orders[new] = axes_of
+            orders[node] = axes_of
             return new
         return new if axes_of[0] is None else move("permute", new, axes_of[0])
 

@@ -79,7 +79,7 @@ def _largest_first(buffers: Sequence[Interval]) -> list[int]:
     return _in_order(buffers, sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].begin)))
 
 
-def _orders(buffers: Sequence[Interval]) -> list[Callable[[int], object]]:
+def _orders(buffers: Sequence[Interval]) -> list[Callable[[int], tuple[int, ...]]]:
     """Orders in which buffers that are alive several times are placed: which one leaves the fewest gaps differs from program to program."""
     first = [buffer.spans[0][0] for buffer in buffers]
     alive = [sum(end - begin + 1 for begin, end in buffer.spans) for buffer in buffers]

@@ -6,14 +6,16 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ...dtypes import DType, as_dtype, iinfo, int32
+from ...dtypes import DType, as_dtype, iinfo, int32, uint8
 from ...errors import UserError
 from ...graph.node import CONST
 from ...ops.contract import matmul
 from ...ops.creation import full
-from ...ops.elementwise import astype, round
+from ...ops.elementwise import astype, round, where
 from ...ops.math import clip
 from ...ops.movement import reshape
+from ...ops.reduce import max as reduce_max
+from ...ops.reduce import min as reduce_min
 from ...ops.reduce import sum
 from ...ops.selection import repeat
 from ...tensor import Tensor
@@ -91,6 +93,21 @@ def saturated(ratio: Tensor, zero: Tensor | None, target: DType) -> Tensor:
     whole = rounded if zero is None else rounded + astype(zero, rounded.dtype)
     limits = iinfo(target)
     return astype(clip(whole, float(limits.min), float(limits.max)), target)
+
+
+@op("DynamicQuantizeLinear")
+def dynamically_quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x in the levels of `levels_of`, with their distance and the level of 0."""
+    scale, zero = levels_of(x)
+    level = astype(zero, uint8)
+    return saturated(x / scale, level, uint8), scale, level
+
+
+def levels_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """256 levels from the smallest to the largest element, one of which is 0: their distance (1 if all elements are 0) and the level of 0."""
+    low, high = clip(reduce_min(x), None, 0.0), clip(reduce_max(x), 0.0, None)
+    scale = where(high > low, (high - low) / 255.0, 1.0)
+    return scale, clip(round(-low / scale), 0.0, 255.0)
 
 
 @op("DequantizeLinear", raw=True)

@@ -13,11 +13,10 @@ from ...ops.creation import iota, zeros
 from ...ops.elementwise import round, sigmoid, tanh, where
 from ...ops.math import clip
 from ...ops.movement import expand_dims, moveaxis, reshape, split, stack, transpose
-from ...ops.reduce import max as reduce_max
-from ...ops.reduce import min as reduce_min
 from ...tensor import Tensor
 from ..registry import MICROSOFT, op
 from .indexing import reverse_sequence
+from .quantized import levels_of
 
 Activation = Callable[[Tensor], Tensor]
 # Functions with up to two parameters, and their defaults.
@@ -29,7 +28,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "softplus": (lambda x: a.softplus(x), ()),
     "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
     "leakyrelu": (lambda x, alpha: where(x < 0, alpha * x, x), (0.01,)),
-    "thresholdedrelu": (lambda x, alpha: where(x > alpha, x, 0), (1.0,)),
+    "thresholdedrelu": (lambda x, alpha: where(x >= alpha, x, 0), (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: alpha * tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (lambda x, alpha, beta: clip(alpha * x + beta, 0.0, 1.0), (0.2, 0.5)),
     "elu": (lambda x, alpha: a.elu(x, alpha), (1.0,)),
@@ -141,6 +140,8 @@ def _one_direction(
     last, outputs = scan(body, part.state, (projected, times), reverse=backwards and lengths is None)
     if lengths is not None and backwards:
         outputs = reverse_sequence(outputs, lengths, batch_axis=1, time_axis=0)
+    if lengths is not None:  # a sequence without elements ends in zeros, as in ONNX Runtime
+        last = tuple(where(expand_dims(lengths > 0, axis=1), state, 0) for state in last)
     return outputs, last
 
 
@@ -264,8 +265,6 @@ def _dequantized(w: Tensor, scale: Tensor | None, zero: Tensor | None) -> Tensor
 
 
 def _in_8_bits(x: Tensor) -> Tensor:
-    """x rounded as DynamicQuantizeLinear does: 256 levels from the smallest to the largest element, and 0 is one of them."""
-    low, high = clip(reduce_min(x), None, 0.0), clip(reduce_max(x), 0.0, None)
-    scale = where(high > low, (high - low) / 255.0, 1.0)
-    zero = clip(round(-low / scale), 0.0, 255.0)
+    """x rounded as DynamicQuantizeLinear does."""
+    scale, zero = levels_of(x)
     return (clip(round(x / scale) + zero, 0.0, 255.0) - zero) * scale

@@ -61,7 +61,7 @@ def _log_sum(x: Tensor, axes: Axes, keep: bool) -> Tensor:
 
 def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     if any(x.shape[a] == 0 for a in axes):
-        return log(sum_of(x, axes, keep))
+        return _log_sum(x, axes, keep)
     return astype(logsumexp(x, axis=axes, keepdims=keep), x.dtype)
 
 

@@ -104,7 +104,7 @@ def _taps(method: Method, x: np.ndarray, n: int, scale: float) -> tuple[np.ndarr
 
 
 def _along_axis(x: Tensor, axis: int, index: np.ndarray, weights: np.ndarray) -> Tensor:
-    if index.shape[1] == 1 and (weights == 1).all():
+    if (index.shape[1] == 1 and (weights == 1).all()) or index.shape[0] == 0:
         return take(x, tensor(index[:, 0]), axis=axis)
     if index.shape[1] > MOST_TAPS:
         matrix = np.zeros((index.shape[0], x.shape[axis]))

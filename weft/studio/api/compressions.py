@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...errors import UserError
-from ...jobs.compression_settings import COMPRESSION
-from ...jobs.compression_state import find_point, is_compression, keep_point
+from ...jobs.compression.settings import COMPRESSION
+from ...jobs.compression.state import find_point, is_compression, keep_point
+from ...jobs.queue.submission import submit_compression
 from ...jobs.schema import as_text, described
-from ...jobs.submission import submit_compression
 from ..access import current_user
 from ..library.compressions import CompressionView
 from ..library.owners import check_disk_quota

@@ -11,9 +11,9 @@ from fastapi.responses import Response
 from ...data.changes import DatasetChanges
 from ...data.scan import SourceScan
 from ...errors import UserError
-from ...jobs.datasets import submit_dataset
-from ...jobs.kinds import DATASET_VERSION
-from ...jobs.record import CANCELLED, STOPPED
+from ...jobs.datasets.create import submit_dataset
+from ...jobs.queue.kinds import DATASET_VERSION
+from ...jobs.queue.record import CANCELLED, STOPPED
 from ..library.dataset_images import ImageFilter, failures, picture
 from ..library.datasets import DatasetRow, VersionRow
 from ..ui.context import Studio

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...jobs.ensemble_job import CHOICES, submit_ensemble
+from ...jobs.ensembles.job import CHOICES, submit_ensemble
 from ...jobs.schema import described
 from ..ui.context import Studio
 from .folds import find_folds

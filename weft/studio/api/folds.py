@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...errors import UserError
-from ...jobs.fold_jobs import continue_folds, pause_folds, submit_folds
+from ...jobs.folds.jobs import continue_folds, pause_folds, submit_folds
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ..access import current_user

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from ...jobs.job_schedule import read_schedule
-from ...jobs.record import JobRecord
-from ...jobs.remedies import remedy
-from ...jobs.submission import retry as retry_job
+from ...jobs.queue.record import JobRecord
+from ...jobs.queue.remedies import remedy
+from ...jobs.queue.schedule import read_schedule
+from ...jobs.queue.submission import retry as retry_job
 from ..access import current_user
 from ..ui.context import Studio
 from .models import JobFacts

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...data.images import Unreadable
 from ...errors import UserError
-from ...jobs.prediction_results import RESULTS, TABLE, StoredPrediction, best_per_class
-from ...jobs.predictions import PredictionRequest, new_folder, submit_predictions
+from ...jobs.prediction.predictions import PredictionRequest, new_folder, submit_predictions
+from ...jobs.prediction.results import RESULTS, TABLE, StoredPrediction, best_per_class
 from ..decoding import shared_decoder
 from ..library.batches import PredictionBatch, rows_of, selected
 from ..library.loaded import weights_file

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...insight.energy_forms import DENSITY
 from ...insight.profile_record import ProfileRecord
 from ...insight.report_page import report_page
-from ...jobs.energy_job import stored_energies, submit_energy
 from ...jobs.network_store import NetworkStore
-from ...jobs.profile_job import submit_profile
-from ...jobs.profile_store import StoredProfile, delete_profile, profile_ids
+from ...jobs.profiles.energy_job import stored_energies, submit_energy
+from ...jobs.profiles.job import submit_profile
+from ...jobs.profiles.store import StoredProfile, delete_profile, profile_ids
 from ...zoo.catalogue import FACTS
 from ..library.profiles import ProfiledThing, measurements, profiled_network, profiled_run
 from ..library.runs import FINISHED

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from ...errors import UserError
-from ...jobs.record import WAITING
+from ...jobs.queue.record import WAITING
 from ..access import current_user
 from ..library.activity import HELD
 from ..ui.context import Studio

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...jobs.checkpoints import Checkpoint, checkpoints, delete_checkpoint, keep_checkpoints
 from ...jobs.export_job import exported_files, submit_export
-from ...jobs.kinds import EXPORT
-from ...jobs.run_control import branch_run, resume_run, stop_run
+from ...jobs.queue.kinds import EXPORT
+from ...jobs.queue.run_control import branch_run, resume_run, stop_run
 from ..ui.context import Studio
 from .run_results import attached, find_row
 from .submission import submitter

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from ...jobs.run_timeline import timeline
+from ...jobs.profiles.timeline import timeline
 from ...report.evaluation import read_evaluation
 from ...report.png import png
 from ..library.run_images import Thumbnails, cell_examples, examples, mistakes, thumbnails_of, watched, watched_of

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...jobs.annotations import annotate
-from ...jobs.record import WAITING
+from ...jobs.queue.record import WAITING
 from ...jobs.schema import as_text
 from ...jobs.trash import delete_runs, restore_runs
 from ...report.png import png

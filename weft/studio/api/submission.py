@@ -12,12 +12,12 @@ from ...data.open import data_path
 from ...errors import UserError
 from ...io.json_values import json_value
 from ...jobs.events import events_from
-from ...jobs.kinds import TRAIN
-from ...jobs.needs import needs_of
-from ...jobs.record import JobRecord
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.needs import needs_of
+from ...jobs.queue.record import JobRecord
+from ...jobs.queue.submission import submit
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
-from ...jobs.submission import submit
 from ..access import current_user
 from ..library.owners import check_disk_quota
 from ..library.training_form import trainings_of

@@ -16,11 +16,11 @@ from ...errors import UserError
 from ...io.json_values import json_value
 from ...jobs.schema import as_text, described
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep import submit_sweep
-from ...jobs.sweep_control import pause_sweep, resume_sweep
-from ...jobs.sweep_record import best_trial
-from ...jobs.sweep_results import parallel_lines
-from ...jobs.sweep_settings import SWEEP
+from ...jobs.sweeps.control import pause_sweep, resume_sweep
+from ...jobs.sweeps.record import best_trial
+from ...jobs.sweeps.results import parallel_lines
+from ...jobs.sweeps.settings import SWEEP
+from ...jobs.sweeps.sweep import submit_sweep
 from ..access import current_user
 from ..library.sweep_form import SEARCH, confined_sweep
 from ..library.sweeps import SweepSnapshot

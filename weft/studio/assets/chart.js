@@ -108,7 +108,7 @@ function option(self) {
     },
     xAxis: {
       type: "value", min: range?.[0] ?? spec.x?.min ?? 0, max: range?.[1] ?? spec.x?.max ?? "dataMax", splitLine: { show: false }, axisTick: { show: false }, minInterval: spec.x?.whole && !range ? 1 : 0,
-      axisLine: { lineStyle: { color: css("line-strong") } }, axisLabel: { ...label, hideOverlap: true, showMinLabel: !range, showMaxLabel: !range, formatter: place },
+      axisLine: { lineStyle: { color: css("line-strong") } }, axisLabel: { ...label, hideOverlap: true, textMargin: [0, 8], showMinLabel: !range, showMaxLabel: !range, formatter: place },
     },
     yAxis: {
       type: log ? "log" : "value", scale: (spec.y?.scale ?? false) || Boolean(range), min: log || range ? undefined : spec.y?.min, max: range ? undefined : spec.y?.max, splitNumber: 4,

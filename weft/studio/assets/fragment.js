@@ -21,6 +21,22 @@ export default {
       const field = this.$el.querySelector(`[name="${name}"]`);
       if (field && document.activeElement !== field) field.value = value; // a typed value is a property: morph changes attributes
     },
+    // What is known of settings: a text below a field instead of its help, whether it is a mistake, and the value if it stays empty.
+    hints(known) {
+      for (const place of this.$el.querySelectorAll("[data-setting]")) {
+        const { text, bad, placeholder } = known[place.dataset.setting] ?? {};
+        const help = place.querySelector(".help"), input = place.querySelector("input, select");
+        if (help) {
+          help.dataset.help ??= help.textContent;
+          help.textContent = text ?? help.dataset.help;
+          help.classList.toggle("bad", !!bad);
+        }
+        place.querySelector(".field").classList.toggle("wrong", !!bad);
+        bad ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
+        input.dataset.placeholder ??= input.placeholder ?? "";
+        if (input.nodeName === "INPUT") input.placeholder = placeholder ?? input.dataset.placeholder;
+      }
+    },
     clicked(event) {
       const target = event.target.closest("[data-emit]");
       if (target && !target.matches("input, select")) this.send(target, target.dataset.value ?? "");

@@ -121,6 +121,11 @@
     afterG = key === "g" && !afterG;
   });
 
+  // A slider whose steps have names: <input type=range data-texts="10 k|…|no limit"><output>.
+  document.addEventListener("input", ({ target }) => {
+    if (target.dataset?.texts) target.nextElementSibling.value = target.dataset.texts.split("|")[target.value - target.min];
+  });
+
   // Ctrl Enter presses the button that a form is for.
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "Enter") document.querySelector("[data-primary]:not(:disabled)")?.click();

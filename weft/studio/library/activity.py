@@ -11,11 +11,11 @@ from typing import Any
 
 from ...jobs.definitions import network_label
 from ...jobs.events import Event, latest
-from ...jobs.kinds import TRAIN
-from ...jobs.queue_plan import seconds_left
-from ...jobs.queue_view import JobView
-from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING, State
-from ...jobs.remedies import Remedy, remedy
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.plan import seconds_left
+from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING, State
+from ...jobs.queue.remedies import Remedy, remedy
+from ...jobs.queue.view import JobView
 from .runs import RunRow
 from .schedule import QueueSnapshot, needs_text
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from ...errors import RunError, UserError
 from ...jobs.events import latest
-from ...jobs.prediction_results import RESULTS, SUBMISSION, TABLE, StoredPrediction, read_predictions
-from ...jobs.predictions import FOLDER
-from ...jobs.queue import JobQueue
-from ...jobs.record import DONE, STOPPED, State
+from ...jobs.prediction.predictions import FOLDER
+from ...jobs.prediction.results import RESULTS, SUBMISSION, TABLE, StoredPrediction, read_predictions
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.record import DONE, STOPPED, State
 
 SHOWN = ("all", "wrong", "failed")
 ORDERS = ("file", "confident", "unsure")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import WeftError
-from ...jobs.compression_settings import COMPRESSION, check_compression
+from ...jobs.compression.settings import COMPRESSION, check_compression
 from ...jobs.schema import validated
 from .runs import RunRow
-from .training_form import Field
+from .training_fields import Field
 
 _TITLES = {
     "rate": "Rate after pruning", "share_epochs": "Epochs, shared", "share_rate": "Rate, shared", "density": "Densities", "half": "Biases in float16",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import WeftError
-from ...jobs.compression_settings import method_of
-from ...jobs.compression_state import STATE, Point, allowed_error, planned_densities, read_state
+from ...jobs.compression.settings import method_of
+from ...jobs.compression.state import STATE, Point, allowed_error, planned_densities, read_state
 from ...jobs.events import latest
-from ...jobs.kinds import COMPRESS
-from ...jobs.queue_view import JobView
-from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
+from ...jobs.queue.kinds import COMPRESS
+from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
+from ...jobs.queue.view import JobView
 from .activity import RECENT
 from .changes import stamp
 from .feed import Snapshot

@@ -22,7 +22,7 @@ from ...data.resize import Resize
 from ...data.scan import SourceScan, scan_source
 from ...data.worker_pool import ImageWorker
 from ...errors import UserError, WeftError
-from ...jobs.datasets import CONVERSION, check_dataset_name, checked_dataset_settings
+from ...jobs.datasets.create import CONVERSION, check_dataset_name, checked_dataset_settings
 from ...jobs.schema import validated
 from ..paths import AllowedPaths
 from ..uploads import UploadStore

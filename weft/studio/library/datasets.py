@@ -17,9 +17,9 @@ from ...data.staging import DESCRIPTION
 from ...data.version_folders import described_version
 from ...errors import UserError, WeftError
 from ...jobs.events import latest
-from ...jobs.kinds import DATASET, DATASET_VERSION
-from ...jobs.queue import JobQueue
-from ...jobs.record import CANCELLED, DONE, RUNNING, JobRecord
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import DATASET, DATASET_VERSION
+from ...jobs.queue.record import CANCELLED, DONE, RUNNING, JobRecord
 from ..paths import AllowedPaths
 from ..uploads import UploadStore
 from .dataset_form import DatasetForms

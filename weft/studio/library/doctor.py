@@ -20,9 +20,9 @@ from ...data.image_names import read_names
 from ...data.version_folders import versions
 from ...errors import UserError
 from ...jobs.events import latest
-from ...jobs.kinds import DATASET_VERSION, DOCTOR
-from ...jobs.queue import JobQueue
-from ...jobs.record import FAILED, RUNNING, STOPPED, JobRecord
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import DATASET_VERSION, DOCTOR
+from ...jobs.queue.record import FAILED, RUNNING, STOPPED, JobRecord
 from ...report.png import png
 
 _NAME = re.compile(r"[^/\\.\x00][^/\\\x00]*")

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...errors import UserError
 from ...jobs.embedding import EXAMPLES, FILE, EmbeddingMap, read_embedding
-from ...jobs.kinds import EMBEDDING
-from ...jobs.queue import JobQueue
-from ...jobs.record import JobRecord
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import EMBEDDING
+from ...jobs.queue.record import JobRecord
 from .run_network import why_without_layers
 from .runs import RunRow
 

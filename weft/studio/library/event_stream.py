@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from ...io.json_values import json_value
-from ...jobs.record import WAITING
+from ...jobs.queue.record import WAITING
 from .activity import Activity
 from .feed import Snapshot
 from .runs import RunIndex, RunRow

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...jobs.queue import JobQueue
-from ...jobs.record import RUNNING
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.record import RUNNING
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .datasets import DatasetIndex, DatasetRow
 from .folds import FoldsIndex, FoldsSnapshot
 from .machine import Machine, MachineLoad
+from .networks import network_count
 from .runs import RunIndex
 from .schedule import QueueSnapshot, QueueWatch
 from .sweeps import SweepIndex, SweepSnapshot
@@ -40,6 +41,7 @@ class Snapshot:
     asked: bool = False  # whether somebody has just changed something and waits to see it
     sweeps: tuple[SweepSnapshot, ...] = ()  # the newest first
     folds: tuple[FoldsSnapshot, ...] = ()  # cross-validations
+    networks: int = 0
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -57,7 +59,7 @@ class Feed:
     ) -> None:
         self.index, self.queue, self.machine, self.datasets = index, queue, machine, datasets
         self._watch, self._sweeps, self._folds = QueueWatch(queue), SweepIndex(index.root), FoldsIndex(index.root)
-        self._version, self._searched = 0, 0.0
+        self._version, self._searched, self._networks = 0, 0.0, 0
         self._subscribers: set[Subscriber] = set()
         self._wake, self._ended = threading.Event(), threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,6 +73,7 @@ class Feed:
         if at_all_runs or now - self._searched >= SEARCH:
             self._searched = now
             self._version += self.index.refresh()
+            self._networks = network_count(self.index.root)
         else:
             self._version += self.index.refresh_running()
         rows = self.index.rows()
@@ -83,7 +86,7 @@ class Feed:
         datasets = () if self.datasets is None else self.datasets.refresh()
         self.snapshot = Snapshot(
             self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, datasets, seen, self.queue.runner() is not None,
-            at_all_runs, self._sweeps.refresh(seen.jobs), self._folds.refresh(seen.jobs),
+            at_all_runs, self._sweeps.refresh(seen.jobs), self._folds.refresh(seen.jobs), self._networks,
         )  # fmt: skip
         return self.snapshot
 

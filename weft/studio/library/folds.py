@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import WeftError
-from ...jobs.cross_validation import FOLDER, STATE, read_folds
 from ...jobs.definitions import network_label
-from ...jobs.fold_queue import fold_name
-from ...jobs.fold_results import TABLE
-from ...jobs.kinds import FOLDS
-from ...jobs.queue_view import JobView
-from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED
+from ...jobs.folds.cross_validation import FOLDER, STATE, read_folds
+from ...jobs.folds.queue import fold_name
+from ...jobs.folds.results import TABLE
+from ...jobs.queue.kinds import FOLDS
+from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED
+from ...jobs.queue.view import JobView
 from ...locks import lock_holder
 from .activity import RECENT
 from .changes import stamp

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 from ...errors import UserError, WeftError
 from ...jobs.definitions import network_facts
-from ...jobs.fold_jobs import FOLDS_SETTING, checked_folds
-from ...jobs.kinds import TRAIN
-from ...jobs.needs import check_device, needs_of
-from ...jobs.queue import JobQueue
+from ...jobs.folds.jobs import FOLDS_SETTING, checked_folds
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.schema import validated
-from ...jobs.search_space import sweep_size
+from ...jobs.sweeps.search_space import sweep_size
 from .sweep_form import has_range
-from .training_form import Field, FieldGroup, FormCheck, field_of, filled, learning_rates
+from .training_fields import Field, FieldGroup
+from .training_form import FormCheck, field_of, filled, learning_rates
 
 NAME = "folds"
 FIELD = Field(NAME, replace(FOLDS_SETTING, help="cross-validation: a training for each of so many parts of the data, which holds it out"), "Folds")  # fmt: skip

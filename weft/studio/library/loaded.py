@@ -14,10 +14,10 @@ import numpy as np
 
 from ...data.images import Unreadable
 from ...errors import UserError
-from ...jobs.find_predictor import find_predictor
-from ...jobs.predictions import TOP, outcome
-from ...jobs.predictor import Predictor
-from ...jobs.run_predictor import predictor_of_run
+from ...jobs.prediction.find import find_predictor
+from ...jobs.prediction.predictions import TOP, outcome
+from ...jobs.prediction.predictor import Predictor
+from ...jobs.prediction.run_predictor import predictor_of_run
 from ...ops.convert import asarray
 from ...text.generate import stream
 from ..decoding import guarded_pixels

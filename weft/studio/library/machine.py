@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ...jobs.gpu_monitor import GpuMonitor
+from ...jobs.queue.gpu_monitor import GpuMonitor
 
 HISTORY = 60  # readings that are kept for the charts
 

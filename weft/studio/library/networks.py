@@ -57,6 +57,12 @@ def network_rows(store: NetworkStore, runs: Sequence[RunRow]) -> list[NetworkRow
     )
 
 
+def network_count(runs: Path) -> int:
+    """How many networks there are."""
+    store = NetworkStore(runs)
+    return len(FACTS) + len(store.names()) + len(store.imported())
+
+
 def _best_runs(runs: Sequence[RunRow]) -> tuple[dict[str, RunRow], dict[str, int]]:
     best: dict[str, RunRow] = {}
     counts: dict[str, int] = {}
@@ -116,7 +122,7 @@ def _row_of_text(text: str) -> NetworkRow:
     if check.plan is None or check.costs is None:
         return NetworkRow("", TEXT, "", "", problem=str(check.problems[0]))
     profile = feature_profile([layer.output for layer in check.costs.layers if layer.depth == 0])
-    about = check.plan.definition.about or "written as text"
+    about = check.plan.definition.about or "designed in the studio"
     return NetworkRow(
         "",
         TEXT,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
-from ...jobs.record import RUNNING, WAITING, JobRecord
+from ...jobs.queue.record import RUNNING, WAITING, JobRecord
 from ..store.accounts import Quota
 
 

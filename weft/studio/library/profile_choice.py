@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...insight.profile_record import ProfileRecord
-from ...jobs.profile_store import StoredProfile
+from ...jobs.profiles.store import StoredProfile
 from .profiles import ProfiledThing, alike, newest, settings_of
 
 BOTH = "both"

@@ -14,10 +14,10 @@ from urllib.parse import quote
 from ...insight.call_timeline import CallTimeline, call_timeline
 from ...insight.profile_record import ProfileRecord
 from ...jobs.events import latest
-from ...jobs.kinds import PROFILE
-from ...jobs.profile_store import StoredProfile, network_profiles, profile_ids, run_profiles, stored_profile
-from ...jobs.queue_view import JobView
-from ...jobs.record import FAILED, RUNNING
+from ...jobs.profiles.store import StoredProfile, network_profiles, profile_ids, run_profiles, stored_profile
+from ...jobs.queue.kinds import PROFILE
+from ...jobs.queue.record import FAILED, RUNNING
+from ...jobs.queue.view import JobView
 from .activity import RECENT
 from .changes import stamp
 from .feed import Snapshot

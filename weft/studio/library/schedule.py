@@ -6,15 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...jobs.needs import CPU, GPU, GROUP
-from ...jobs.queue import JobQueue
-from ...jobs.queue_order import QueueOrder
-from ...jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
-from ...jobs.queue_view import JobView, QueueView
-from ...jobs.quotas import read_quotas
-from ...jobs.record import LOST
-from ...jobs.scheduler import Placement, SchedulePlan
-from ...jobs.slots import ComputeSlot, machine_slots
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.needs import CPU, GPU, GROUP
+from ...jobs.queue.order import QueueOrder
+from ...jobs.queue.plan import HOUR, RunnerSlots, queue_plan, read_slots
+from ...jobs.queue.quotas import read_quotas
+from ...jobs.queue.record import LOST
+from ...jobs.queue.scheduler import Placement, SchedulePlan
+from ...jobs.queue.slots import ComputeSlot, machine_slots
+from ...jobs.queue.view import JobView, QueueView
 
 HOURS = (1, 4, 24)  # that the plan can show
 REPLAN = 5.0  # seconds after which forecasts are made again, though no job has changed

@@ -8,14 +8,15 @@ from typing import Any
 
 from ...errors import WeftError
 from ...jobs.definitions import network_facts
-from ...jobs.kinds import TRAIN
-from ...jobs.needs import check_device, needs_of
-from ...jobs.queue import JobQueue
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.recipes import with_recipe
-from ...jobs.search_space import ChoiceDimension, Dimension, RangeDimension, dimension, values_of
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep_settings import SWEEP, checked_sweep
-from .training_form import Field, FieldGroup, FormCheck, field_of, learning_rates, setting_title
+from ...jobs.sweeps.search_space import ChoiceDimension, Dimension, RangeDimension, dimension, values_of
+from ...jobs.sweeps.settings import SWEEP, checked_sweep
+from .training_fields import Field, FieldGroup, setting_title
+from .training_form import FormCheck, field_of, learning_rates
 
 PATHS = ("data", "weights", "from")  # may be paths of the server
 SEARCH = ("trials", "jobs", "sampler", "pruner", "metric")  # a database for the trials is for the command line

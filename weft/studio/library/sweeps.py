@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import WeftError
-from ...jobs.kinds import SWEEP, TRAIN
-from ...jobs.queue_view import JobView
-from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
-from ...jobs.sweep_record import FOLDER, SweepRecord, SweepTrial, read_sweep
-from ...jobs.sweep_summary import SweepSummary, sweep_summary
+from ...jobs.queue.kinds import SWEEP, TRAIN
+from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
+from ...jobs.queue.view import JobView
+from ...jobs.sweeps.record import FOLDER, SweepRecord, SweepTrial, read_sweep
+from ...jobs.sweeps.summary import SweepSummary, sweep_summary
 from .activity import RECENT
 from .changes import stamp
 from .runs import FINISHED

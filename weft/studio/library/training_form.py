@@ -1,4 +1,4 @@
-"""The form of a training: fields from the schema of settings, and what is known of a training before it starts."""
+"""The form of a training: what is wrong with it, and what is known of a training before it starts."""
 
 from __future__ import annotations
 
@@ -12,66 +12,22 @@ import numpy as np
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
-from ...jobs.kinds import TRAIN
-from ...jobs.needs import check_device, needs_of
 from ...jobs.optimizers import schedule
-from ...jobs.queue import JobQueue
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.kinds import TRAIN
+from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.recipes import with_recipe
-from ...jobs.schema import Setting, as_text
-from ...jobs.search_space import SWEPT, expand, sweep_size, values_of
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep_settings import SweepPlan
+from ...jobs.sweeps.search_space import expand, sweep_size, values_of
+from ...jobs.sweeps.settings import SweepPlan
 from ...knobs import knobs
 from ...ops.convert import asarray
 from ...zoo.catalogue import ALIASES, FACTS, default_rate
 from ...zoo.facts import NetworkFacts
 from .runs import RunRow
+from .training_fields import setting_title
 
 MOST_RUNS = 200  # of a sweep
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field of the form."""
-
-    name: str
-    setting: Setting
-    title: str
-    wide: bool = False
-
-    @property
-    def placeholder(self) -> str:
-        return "" if self.setting.default is None else as_text(self.setting.default)
-
-    @property
-    def can_sweep(self) -> bool:
-        return self.name in SWEPT and not self.setting.choices and self.setting.type != "boolean"
-
-
-@dataclass(frozen=True)
-class FieldGroup:
-    """Fields that belong together."""
-
-    title: str
-    purpose: str
-    fields: tuple[Field, ...]
-    more: tuple[Field, ...] = ()  # shown on demand
-
-
-_TITLES = {
-    "rate": "Learning rate", "data": "Dataset", "model": "Network", "batch": "Batch size", "size": "Image size", "clip_norm": "Gradient clipping",
-    "final_rate": "Final learning rate", "body_rate": "Rate of pretrained layers", "max_seconds": "Time limit", "eps": "Epsilon", "keep": "Checkpoints kept",
-    "freeze": "Frozen epochs", "validation": "Validation share",
-}  # fmt: skip
-
-
-def setting_title(name: str) -> str:
-    """The title of a setting in forms and tables."""
-    return _TITLES.get(name, name.replace("_", " ").capitalize())
-
-
-def _fields(*names: str) -> tuple[Field, ...]:
-    return tuple(Field(name, SETTINGS[name], setting_title(name)) for name in names)
 
 
 def device_choices(gpus: Sequence[str], chosen: str = "") -> list[tuple[str, str]]:
@@ -82,7 +38,7 @@ def device_choices(gpus: Sequence[str], chosen: str = "") -> list[tuple[str, str
     """
     found = ["cpu", *(["cuda", *gpus] if gpus else [])]
     found += [chosen] if chosen and chosen not in found else []
-    return [("", f"Default: {device_title(None)}"), *((name, device_title(name)) for name in found)]
+    return [("", f"{device_title(None)} (default)"), *((name, device_title(name)) for name in found)]
 
 
 def device_title(name: str | None) -> str:
@@ -97,14 +53,6 @@ def device_title(name: str | None) -> str:
 
 
 _DEVICE_TITLES = {"cpu": "CPU{}", "cuda": "GPU{} (CUDA)"}
-
-
-GROUPS = (
-    FieldGroup("Data and network", "What learns from what.", _fields("data", "model", "recipe", "weights"), _fields("validation", "size", "resize", "colour", "freeze", "body_rate", "from")),
-    FieldGroup("Optimization", "How long and how fast.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "accumulate", "loss", "seed")),
-    FieldGroup("Augmentation", "Against learning by heart.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "dropout")),
-    FieldGroup("Machine and name", "Where it runs and what it is called.", _fields("device", "precision", "name", "tags", "patience", "group"), _fields("notes", "max_seconds", "keep", "workers")),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 from nicegui import background_tasks, ui
 
-from ...jobs.prediction_results import StoredPrediction, best_per_class
+from ...jobs.prediction.results import StoredPrediction, best_per_class
 from ..library.batches import PredictionBatch, rows_of
 from ..library.feed import Snapshot
 from ..library.usable import UsableNetwork, usable_networks

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from ..library.run_comparison import disagreements, sweep_view
 from ..library.runs import RunRow
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame, studio_page

@@ -22,7 +22,7 @@ from ..ui.fragment import Fragment
 from ..ui.rendering import render
 
 COLOURS = 8
-WITHIN = {"step_loss": "train loss, by step", "step_examples_per_second": "examples a second, by step"}
+WITHIN = {"step_loss": "train loss, by step", "step_examples_per_second": "examples/s, by step"}
 OF_EPOCHS = {"step": "steps", "time": "seconds"}
 
 
@@ -61,7 +61,7 @@ class CompareCharts:
 
     def _controls(self) -> str:
         axes = [("epoch", "Epochs"), ("step", "Steps"), ("time", "Time")]
-        return render("chart_controls.html", axes=axes, axis=self.axis, smoothing=0, note="ring: best epoch")
+        return render("chart_controls.html", axes=axes, axis=self.axis, smoothing=0, note="best epoch")
 
     def _add(self, metric: str) -> None:
         number = len(self.cards)

@@ -8,7 +8,7 @@ from ...jobs.schema import as_text
 from ..library.comparison import differences
 from ..library.feed import Snapshot
 from ..library.run_comparison import best_runs, metrics_of, value_at
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
 from ..ui.rendering import render

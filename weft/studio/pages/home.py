@@ -6,11 +6,10 @@ import asyncio
 
 from nicegui import ui
 
-from ...zoo.catalogue import FACTS
-from ...zoo.facts import NetworkFacts
+from ...jobs.network_store import NetworkStore
 from ..library.dataset_rows import DatasetIndex
 from ..library.feed import Snapshot
-from ..library.runs import RunRow
+from ..library.networks import network_rows
 from ..ui.context import Studio
 from ..ui.fragment import fragment
 from ..ui.frame import frame, studio_page
@@ -29,9 +28,10 @@ def add(studio: Studio) -> None:
     async def home(tab: str = TABS[0]) -> None:
         shown = tab if tab in TABS else TABS[0]
         found = await asyncio.to_thread(datasets.rows)
+        snapshot = studio.feed.snapshot
         tabs = [
-            ("runs", "Runs", f"{studio.feed.snapshot.runs:,}"), ("datasets", "Datasets", f"{len(found):,}"),
-            ("networks", "Networks", f"{len(FACTS):,}"),
+            ("runs", "Runs", f"{snapshot.runs:,}"), ("datasets", "Datasets", f"{len(found):,}"),
+            ("networks", "Networks", f"{snapshot.networks:,}"),
         ]  # fmt: skip
         with frame(studio, "Home", "home"):
             activity_cards(studio)
@@ -44,23 +44,9 @@ def add(studio: Studio) -> None:
                 elif shown == "datasets":
                     fragment("home_datasets.html", rows=found, base=studio.config.prefix)
                 else:
-                    fragment("home_networks.html", rows=_networks(studio), base=studio.config.prefix)
-
-
-def _networks(studio: Studio) -> list[tuple[str, NetworkFacts, int, RunRow | None]]:
-    """The networks of the zoo, those that were trained first: name, facts, number of runs, best run by accuracy."""
-    runs: dict[str, list[RunRow]] = {}
-    for row in studio.index.rows():
-        runs.setdefault(row.model, []).append(row)
-    found = []
-    for name, facts in sorted(FACTS.items(), key=lambda one: (one[0] not in runs, one[0])):
-        measured = [
-            row for row in runs.get(name, ()) if row.best is not None and not str(row.best_metric).endswith("loss")
-        ]
-        found.append(
-            (name, facts, len(runs.get(name, ())), max(measured, key=lambda row: row.best or 0.0, default=None))
-        )
-    return found
+                    store = NetworkStore(studio.config.runs)
+                    rows = await asyncio.to_thread(network_rows, store, studio.index.rows())
+                    fragment("home_networks.html", rows=rows, base=studio.config.prefix)
 
 
 def activity_cards(studio: Studio) -> None:

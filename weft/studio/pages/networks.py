@@ -16,6 +16,7 @@ from ..library.feed import Snapshot
 from ..library.networks import NetworkRow, cost_chart, network_rows, tasks, zoo_abouts
 from ..library.profiles import profiled_network
 from ..ui.context import Studio
+from ..ui.formats import short
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
@@ -59,6 +60,11 @@ def add(studio: Studio) -> None:
             _zoo_page(studio, name, text, check)
         else:
             raise HTTPException(404, f"There is no network {name}.")
+
+
+def _largest_macs(step: int) -> float:
+    """The multiply-adds that a step of the slider allows."""
+    return float(10 ** (4 + step / 2))
 
 
 def _imported(store: NetworkStore, name: str) -> ImportedNetwork | None:
@@ -147,7 +153,11 @@ class NetworkTable:
         self.chart = cost_chart(rows)
         best = [point for point in self.chart.points if point.is_best] if self.chart else []
         self.selected = best[-1].row.name if best else ""
-        Fragment(render("networks_filter.html", tasks=tasks(rows), total=len(rows)), on={"filter": self._filter})
+        limits = [*(short(_largest_macs(step)) for step in range(LARGEST_MACS)), "any"]
+        Fragment(
+            render("networks_filter.html", tasks=tasks(rows), total=len(rows), limits=limits),
+            on={"filter": self._filter},
+        )
         self.costs: Fragment | None = None
         self.chosen: Fragment | None = None
         if self.chart is not None:
@@ -174,7 +184,7 @@ class NetworkTable:
         fields = self.fields
         words = fields.get("words", "").strip().lower().split()
         step = int(fields.get("macs") or LARGEST_MACS)
-        if step < LARGEST_MACS and (row.macs is None or row.macs > 10 ** (4 + step / 2)):
+        if step < LARGEST_MACS and (row.macs is None or row.macs > _largest_macs(step)):
             return False
         if fields.get("task") not in (None, "", row.task) or fields.get("kind") not in (None, "", row.kind):
             return False

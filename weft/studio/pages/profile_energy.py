@@ -9,8 +9,8 @@ from typing import Any
 from nicegui import background_tasks, ui
 
 from ...insight.energy_comparison import GROUPS
-from ...jobs.energy_job import StoredEnergy, stored_energies
-from ...jobs.kinds import ENERGY
+from ...jobs.profiles.energy_job import StoredEnergy, stored_energies
+from ...jobs.queue.kinds import ENERGY
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.profiles import MeasurementView, ProfiledThing, measurements

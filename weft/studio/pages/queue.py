@@ -6,8 +6,8 @@ import time
 
 from nicegui import ui
 
-from ...jobs.needs import PRIORITIES
-from ...jobs.record import PAUSED, RUNNING, WAITING
+from ...jobs.queue.needs import PRIORITIES
+from ...jobs.queue.record import PAUSED, RUNNING, WAITING
 from ..library.activity import HELD
 from ..library.feed import Snapshot
 from ..library.schedule import HOURS, colour_of, plan_lanes, ticks

@@ -10,11 +10,12 @@ from typing import Any
 from fastapi import HTTPException
 from nicegui import ui
 
-from ...jobs.compression_state import is_compression
+from ...jobs.compression.state import is_compression
 from ..library.activity import Activity
 from ..library.feed import Snapshot
 from ..library.profiles import profiled_run
 from ..library.runs import RunRow
+from ..library.training_form import device_title
 from ..ui.context import Studio
 from ..ui.fragment import fragment
 from ..ui.frame import frame, studio_page
@@ -57,7 +58,7 @@ TABS = (
     RunTab("profile", "Profile", run_profile, has_progress=False, has_own_head=True),
     RunTab("compress", "Compress", compress_tab, has_progress=False),
     RunTab("checkpoints", "Checkpoints", checkpoints_tab, checkpoint_count),
-    RunTab("files", "Files and export", files),
+    RunTab("files", "Export", files),
     RunTab("settings", "Settings", settings_tab),
     RunTab("log", "Log", log),
     RunTab("history", "History", history),
@@ -127,7 +128,7 @@ def _progress(studio: Studio, snapshot: Snapshot, run: str) -> str:
     share = progress.share if progress else min(1.0, row.epochs / row.planned) if row.planned else 0.0
     return render(
         "run_progress.html", row=row, progress=progress, share=share, now=time.time(), metrics=metric_tiles(row, run_before(studio, row)),
-        device=str(row.settings.get("device") or "cpu"), doing=active.doing if active else "", made=made_text(row) if row.made_by and not active else "",
+        device=device_title(row.settings.get("device")), doing=active.doing if active else "", made=made_text(row) if row.made_by and not active else "",
     )  # fmt: skip
 
 

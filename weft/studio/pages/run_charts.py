@@ -145,7 +145,7 @@ class RunCharts:
         chart = partial(ChartSpec, x=self._x(row), y={"min": 0}, group=f"run {row.id}")
         found |= {
             "rate": replace(chart("Learning rate", self._rate(row, rates or [])), x=self._x(row, whole=True)),
-            "speed": chart("Examples a second", self._speed(row)),
+            "speed": chart("Examples/s", self._speed(row)),
             "memory": chart("Memory", self._resource("memory_bytes", "memory", "s7"), "bytes"),
             "cpu": chart("Processor cores in use", self._line("cores", *self.events.cpu(self.axis), "s4")),
             "free": chart("Free memory of the device", self._resource("free_bytes", "free", "s8"), "bytes"),

@@ -8,7 +8,7 @@ from typing import Any
 from nicegui import background_tasks, ui
 
 from ...jobs.events import FILE
-from ...jobs.run_timeline import timeline
+from ...jobs.profiles.timeline import timeline
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.run_series import events_of

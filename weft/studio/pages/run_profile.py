@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ...jobs.profile_job import has_weights
+from ...jobs.profiles.job import has_weights
 from ..library.profiles import ProfiledThing, profiled_run
 from ..library.runs import RunRow
 from ..ui.context import Studio

@@ -29,7 +29,11 @@ def metric_tiles(row: RunRow, before: RunRow | None) -> list[MetricTile]:
     found = found[: 3 if versus else 4]
     rate = row.last("rate")
     if rate is not None:
-        found.append(MetricTile("Learning rate", three_figures(rate), "", str(row.settings.get("schedule") or "")))
+        found.append(
+            MetricTile(
+                "Learning rate", three_figures(rate), "", str(row.settings.get("schedule") or "").replace("_", " ")
+            )
+        )
     return found + versus
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import HTTPException
 from nicegui import ui
 
-from ...jobs.sweep_record import FINISHED, best_first
+from ...jobs.sweeps.record import FINISHED, best_first
 from ..library.feed import Snapshot
 from ..library.sweeps import SweepSnapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from ..ui.context import Studio
 from ..ui.formats import metric_name
 from ..ui.fragment import Fragment

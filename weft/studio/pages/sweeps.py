@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import Request
 
 from ...jobs.settings import SETTINGS
-from ...jobs.sweep_control import sweep_settings
-from ...jobs.sweep_settings import SWEEP
+from ...jobs.sweeps.control import sweep_settings
+from ...jobs.sweeps.settings import SWEEP
 from ..library.feed import Snapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from ..ui.context import Studio
 from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
@@ -39,9 +39,9 @@ def add(studio: Studio) -> None:
         given = {name: text for name, text in request.query_params.items() if name in (*SETTINGS, *SWEEP) and text}
         known = sweep_named(studio.feed.snapshot, clone)
         cloned = sweep_settings(known.record) if known is not None and known.record is not None else {}
-        header = ("new sweep", lambda snapshot: render("page_header.html", title="New sweep", crumb="Sweeps", crumb_path="/sweeps", base=base))  # fmt: skip
-        with frame(studio, "New sweep", "train", header):
-            TrainForm(studio, {k: v for k, v in (cloned | given).items() if k != "name"} or dict(START), is_sweep=True)
+        values = {name: text for name, text in (cloned | given).items() if name != "name"} or dict(START)
+        with frame(studio, "New sweep", "train", own_header=True):
+            TrainForm(studio, values, [("Sweeps", "/sweeps")], is_sweep=True)
 
 
 def _table(studio: Studio, snapshot: Snapshot) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -29,10 +29,20 @@ from ..api.sweeps import add_sweep
 from ..library.folds_form import NAME as FOLDS
 from ..library.folds_form import check_folds_form, with_folds
 from ..library.sweep_form import SEARCH_GROUP, check_sweep_form, filled_sweep, has_range
-from ..library.training_form import GROUPS, FormCheck, check_form, device_choices, device_title, filled, past_speed
+from ..library.training_fields import GROUPS
+from ..library.training_form import (
+    FormCheck,
+    check_form,
+    device_choices,
+    device_title,
+    field_of,
+    filled,
+    past_speed,
+)
 from ..store.credentials import StudioUser
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
+from ..ui.formats import short
 from ..ui.fragment import Fragment
 from ..ui.frame import frame, studio_page
 from ..ui.rendering import render
@@ -48,8 +58,10 @@ def add(studio: Studio) -> None:
         """The address may set any field: /train?data=digits&epochs=5."""
         known = (*SETTINGS, FOLDS)
         given = {name: text for name, text in request.query_params.items() if name in known and text}
-        with frame(studio, "Train", "train"):
-            TrainForm(studio, _cloned(studio, clone) | given)
+        row = studio.index.get(clone)
+        crumb = [("Runs", "/runs"), (f"cloned from {row.name}", f"/runs/{quote(row.id)}")] if row is not None else []
+        with frame(studio, "Train", "train", own_header=True):
+            TrainForm(studio, _cloned(studio, clone) | given, crumb)
 
 
 def _cloned(studio: Studio, run: str) -> dict[str, str]:
@@ -67,43 +79,71 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
 
 
 class TrainForm:
-    """The form and the panel beside it. `is_sweep`: it also has the settings of a search, and starts a sweep."""
+    """The header with the button that starts it, the form, and the panel beside it.
 
-    def __init__(self, studio: Studio, values: dict[str, str], is_sweep: bool = False) -> None:
+    `is_sweep`: it also has the settings of a search, and starts a sweep.
+    """
+
+    def __init__(
+        self, studio: Studio, values: dict[str, str], crumb: Sequence[tuple[str, str]], is_sweep: bool = False
+    ) -> None:
         self.studio, self.values = studio, values if values.keys() - {FOLDS} else {**START, **values}
-        self.is_sweep = is_sweep
+        self.crumb, self.is_sweep = crumb, is_sweep
         self.groups = (*GROUPS[:2], SEARCH_GROUP, *GROUPS[2:]) if is_sweep else with_folds(GROUPS)
         self.user = current_user(ui.context.client.request)
+        check = self._check(self.values)
+        on = {"start": self._start, "sweep": self._start_sweep, "folds": self._start_folds}
+        self.header = Fragment(self._header(check), "header", on=on).classes("phead")
         lists = {
             "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
             "weights": [one.name for one in stored()] + [str(row.folder) for row in studio.index.rows() if row.epochs],
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
-            Fragment(
+            self.form = Fragment(
                 render(
                     "train_form.html", groups=self.groups, values=self.values, lists=lists, wrong="", **self._devices()
                 ),
                 on={"changed": self._changed},
             )
-            with ui.element("aside"):
-                check = self._check(self.values)
-                with ui.element("div").classes("stay"):
-                    on = {"start": self._start, "sweep": self._start_sweep, "folds": self._start_folds}
-                    self.panel = Fragment(self._panel(check), "section", on=on)
-                    self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
-                    self.images = Fragment(self._augmented(check), "section").classes("card sect")
-                    self.images.props('aria-label="Augmented images"')
-                    with ui.element("section").classes("card sect").props('aria-label="Learning rate"'):
-                        ui.html("<h2>Learning rate</h2>", sanitize=False).classes("chead")
-                        self.rates = Chart(_rate_chart(check), 140)
+            with ui.element("aside"), ui.element("div").classes("stay"):
+                self.panel = Fragment(self._panel(check), "section")
+                self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
+                with ui.element("section").classes("card sect").props('aria-label="Learning rate"'):
+                    ui.html("<h2>Learning rate</h2>", sanitize=False).classes("chead")
+                    self.rates = Chart(_rate_chart(check), 140)
+                self.images = Fragment(self._augmented(check), "section").classes("card sect")
+                self.images.props('aria-label="Augmented images"')
         ui.context.client.on_connect(lambda: self._foresee(check))
+
+    def _show(self, check: FormCheck) -> None:
+        """What a check found: what can be started, the forecast, and hints at the fields."""
+        self.header.show(self._header(check))
+        self.panel.show(self._panel(check))
+        self.form.run_method("hints", self._hints(check))
+
+    def _header(self, check: FormCheck) -> str:
+        title = "New sweep" if self.is_sweep else "Train"
+        return render(
+            "train_header.html",
+            check=check,
+            title=title,
+            crumb=self.crumb,
+            is_sweep=self.is_sweep,
+            base=self.studio.config.prefix,
+        )
+
+    def _hints(self, check: FormCheck) -> dict[str, dict[str, Any]]:
+        return field_hints(check, self._preview(check)[0])
+
+    def _preview(self, check: FormCheck) -> tuple[TrainingPreview | None, str | None]:
+        """What is known of the training that a form describes, or why nothing is."""
+        known = None if check.settings is None else self.studio.previews.known(check.settings)
+        return (known, "") if isinstance(known, TrainingPreview) else (None, known)
 
     def _devices(self) -> dict[str, Any]:
         """The devices of the form, and what is said of them."""
         gpus = self.studio.queue.gpus()
-        said = (
-            "A GPU is the next free one, unless it has a number" if gpus else "This machine has no GPU that weft finds"
-        )
+        said = "Next free GPU, unless it has a number" if gpus else "No GPU was found on this machine"
         return {"devices": device_choices(gpus, self.values.get("device", "")), "device_help": said}
 
     def _check(self, values: dict[str, str]) -> FormCheck:
@@ -114,8 +154,7 @@ class TrainForm:
         return check(values, str(self.studio.config.runs), lambda one: confined(self.studio, one))
 
     def _panel(self, check: FormCheck) -> str:
-        known = None if check.settings is None else self.studio.previews.known(check.settings)
-        preview, why = (known, "") if isinstance(known, TrainingPreview) else (None, known)
+        preview, why = self._preview(check)
         speed = None if check.settings is None else past_speed(self.studio.index.rows(), check.settings)
         device = "" if check.settings is None else device_title(check.settings["device"])
         more = "" if self.is_sweep else urlencode(filled(self.values))
@@ -125,33 +164,34 @@ class TrainForm:
         )  # fmt: skip
 
     def _augmented(self, check: FormCheck) -> str:
-        known = None if check.settings is None else self.studio.previews.known(check.settings)
-        images = known.images if isinstance(known, TrainingPreview) else None
+        preview, _ = self._preview(check)
+        images = None if preview is None else preview.images
         return render("train_augmented.html", images=[] if images is None else [data_url(png(one)) for one in images])
 
     async def _changed(self, values: dict[str, str]) -> None:
         self.values = values
         check = await asyncio.to_thread(self._check, values)
-        self.panel.show(self._panel(check))
+        self._show(check)
         if not check.error:
             self.rates.show(_rate_chart(check))
             await self._foresee(check)
 
     async def _foresee(self, check: FormCheck) -> None:
         """Show memory and images once they are known, unless the form was changed meanwhile."""
+        self.form.run_method("hints", self._hints(check))
         if check.settings is None:
             return
         values = self.values
         found = await self.studio.previews.make(check.settings, lambda: values is self.values)
         if found is not None and values is self.values:
-            self.panel.show(self._panel(check))
+            self._show(check)
             self.images.show(self._augmented(check))
 
     async def _start(self, _: Any) -> None:
         try:
             await asyncio.to_thread(add_trainings, self.studio, filled(self.values), self.user)
         except WeftError as error:
-            self.panel.show(self._panel(FormCheck(error=error.message)))
+            self._show(FormCheck(error=error.message, field=field_of(error.message, self.values)))
             return
         ui.navigate.to(f"{self.studio.config.prefix}/")
 
@@ -167,9 +207,29 @@ class TrainForm:
         try:
             name, _number = await asyncio.to_thread(add, self.studio, values, self.user)
         except WeftError as error:
-            self.panel.show(self._panel(FormCheck(error=error.message)))
+            self._show(FormCheck(error=error.message, field=field_of(error.message, self.values)))
             return
         ui.navigate.to(f"{self.studio.config.prefix}/{page}/{quote(name)}")
+
+
+def field_hints(check: FormCheck, preview: TrainingPreview | None) -> dict[str, dict[str, Any]]:
+    """What a form says at its fields: a mistake where it is, facts of what was chosen, and the values of empty fields."""
+    if check.error:
+        return {check.field: {"text": check.error, "bad": True}} if check.field else {}
+    found: dict[str, dict[str, Any]] = {}
+    if check.network is not None:
+        macs = f", {short(check.network.macs)} MACs" if check.network.macs else ""
+        found["model"] = {"text": f"{short(check.network.parameters)} parameters{macs}"}
+    if preview is not None:
+        memory = preview.memory
+        fits = "" if memory.largest_batch >= memory.examples else f"Largest that fits: {memory.largest_batch:,}"
+        found["data"] = {"text": preview.about}
+        found["batch"] = {"placeholder": str(memory.batch), **({"text": fits} if fits else {})}
+    if len(check.rates) == 1:
+        found["rate"] = {"placeholder": check.rates[0][0]}
+    elif check.rates:
+        found["rate"] = {"text": f"{len(check.rates)} values make {check.runs} runs"}
+    return found
 
 
 def _models(studio: Studio, chosen: str | None) -> list[str]:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from ...errors import RunError, UserError
 from ...hints import nearest
-from ...jobs.quotas import JobQuota
+from ...jobs.queue.quotas import JobQuota
 from .database import Database
 from .records import record
 from .tables import LoginRow, UserRow

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import update
 
 from ...errors import RunError
-from ...jobs.queue import JobQueue
-from ...jobs.quotas import write_quotas
+from ...jobs.queue.job_queue import JobQueue
+from ...jobs.queue.quotas import write_quotas
 from ..keys import private_folder
 from .accounts import Accounts, Quota
 from .credentials import DAY, Credentials, StudioUser, digest

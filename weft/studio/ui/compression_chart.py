@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...jobs.compression_settings import target_of
-from ...jobs.compression_state import Point, front
+from ...jobs.compression.settings import target_of
+from ...jobs.compression.state import Point, front
 from ...report.axes import ChartAxis, make_axis
 from ..library.compressions import CompressionView
 from .formats import size, three_figures

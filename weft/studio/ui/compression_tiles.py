@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...jobs.compression_settings import CompressionMethod, method_of, target_of
-from ...jobs.compression_state import Point, front
+from ...jobs.compression.settings import CompressionMethod, method_of, target_of
+from ...jobs.compression.state import Point, front
 from ..library.compressions import CompressionView
 from .formats import metric_value, size, three_figures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...jobs.queue import JobQueue
+from ...jobs.queue.job_queue import JobQueue
 from ..config import StudioConfig
 from ..library.batches import Batches
 from ..library.compressions import Compressions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nicegui import ui
 
-from ...jobs.record import FAILED
+from ...jobs.queue.record import FAILED
 from ..access import current_user
 from ..library.feed import Snapshot
 from ..roles import MEMBER_PAGES
@@ -49,9 +49,16 @@ def studio_page(path: str) -> ui.page:
 
 @contextmanager
 def frame(
-    studio: Studio, title: str, active: str, live_header: tuple[str, Callable[[Snapshot], str]] | None = None
+    studio: Studio,
+    title: str,
+    active: str,
+    live_header: tuple[str, Callable[[Snapshot], str]] | None = None,
+    own_header: bool = False,
 ) -> Iterator[None]:
-    """Everything around a page. Inside, elements are added to its content. `live_header`: name and renderer of a header that changes."""
+    """Everything around a page. Inside, elements are added to its content.
+
+    `live_header`: name and renderer of a header that follows the feed. `own_header`: the page adds its header itself.
+    """
     base = studio.config.prefix
     ui.page_title(f"{title} · weft studio")
     ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/studio.css">')
@@ -73,7 +80,8 @@ def frame(
                 f"header {title}",
                 lambda snapshot: render("page_header.html", title=title, base=base),
             )
-            live.add(*header, "header", "phead")
+            if not own_header:
+                live.add(*header, "header", "phead")
             yield
         bar = render("bottom_bar.html", pages=PAGES, active=active, user=user, base=base)
         ui.html(bar, sanitize=False, tag="nav").classes("bar-bottom").props('aria-label="Pages"')
@@ -84,7 +92,7 @@ def _rail(snapshot: Snapshot, active: str, base: str) -> str:
         "runs": f"{snapshot.runs:,}" if snapshot.runs else "",
         "queue": str(sum(one.state != FAILED for one in snapshot.activities) or ""),
     }
-    counts["datasets"] = str(len(snapshot.datasets) or "")
+    counts |= {"datasets": str(len(snapshot.datasets) or ""), "networks": f"{snapshot.networks:,}"}
     return render("rail.html", pages=PAGES, active=active, counts=counts, base=base)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...jobs.sweep_record import metric_text, setting_text
+from ...jobs.sweeps.record import metric_text, setting_text
 from ..library.audit_text import change_text
 from . import formats
 

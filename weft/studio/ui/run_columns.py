@@ -9,6 +9,7 @@ from typing import Any
 from ...jobs.schema import as_text
 from ...jobs.settings import OF_ONE_RUN
 from ..library.runs import RUNNING, RunRow
+from ..library.training_fields import setting_title
 from .formats import duration, full_time, metric_name, metric_value, moment
 
 MOST_COLUMNS = 40  # that a table shows
@@ -52,7 +53,7 @@ def _setting(name: str) -> Column:
         found = row.settings.get(name)
         return found if isinstance(found, int | float | str) else None if found is None else as_text(found)
 
-    return Column(SETTING + name, name, value, lambda v: "–" if v is None else as_text(v), True)
+    return Column(SETTING + name, setting_title(name), value, lambda v: "–" if v is None else as_text(v), True)
 
 
 def _finished(row: RunRow) -> float | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...jobs.sweep_record import FINISHED, PRUNED, SweepRecord, SweepTrial, pareto_front, setting_text
-from ...jobs.sweep_results import parallel_lines
-from ...jobs.sweep_summary import best_so_far, visible_range
+from ...jobs.sweeps.record import FINISHED, PRUNED, SweepRecord, SweepTrial, pareto_front, setting_text
+from ...jobs.sweeps.results import parallel_lines
+from ...jobs.sweeps.summary import best_so_far, visible_range
 from ...report.axes import ChartAxis, make_axis
 from ...report.parallel_coordinates import ParallelAxis
 from ..library.sweeps import SweepSnapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from .formats import is_share, metric_name, metric_value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...jobs.sweep_record import (
+from ...jobs.sweeps.record import (
     FAILED,
     FINISHED,
     PRUNED,
@@ -18,9 +18,9 @@ from ...jobs.sweep_record import (
     best_first,
     setting_text,
 )
-from ...jobs.sweep_summary import current_value, visible_range
+from ...jobs.sweeps.summary import current_value, visible_range
 from ..library.sweeps import SweepSnapshot
-from ..library.training_form import setting_title
+from ..library.training_fields import setting_title
 from .formats import duration, is_share, metric_name, metric_value
 
 STATES = {"": "All", FINISHED: "Finished", PRUNED: "Pruned", FAILED: "Failed"}

@@ -15,7 +15,7 @@ from .layout import FAILED, TABLE, Context
 from .phases import ARGUMENTS
 
 TYPES = [PTR, PTR, I64, I64, I64, I64, PTR, I64, I64]
-SLEEP_MICROSECONDS = 100
+SLEEP_MICROSECONDS = 50
 T = TypeVar("T")
 
 

@@ -17,6 +17,7 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape, Direction
 from ...ir.plan import Plan
+from ..fft import LEAST_TAPS
 from ..fft import filter_gradient_plan as fft_gradient
 from ..fft import plan as fft
 from ..target import CpuTarget, current_target
@@ -179,7 +180,7 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
 def _far(shape: ConvShape, target: CpuTarget) -> float:
     """The slowdown of a sweep whose filter is large and does not stay in the L2 cache."""
     size = 4 * shape.filters * shape.channels // shape.groups * prod(shape.kernel)
-    return _FAR if prod(shape.kernel) >= fft.LEAST_TAPS and size > _FAR_SIZE * target.l2 else 1.0
+    return _FAR if prod(shape.kernel) >= LEAST_TAPS and size > _FAR_SIZE * target.l2 else 1.0
 
 
 def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: CpuTarget, packed: bool) -> float:

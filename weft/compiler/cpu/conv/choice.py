@@ -32,8 +32,7 @@ from ...planning.algorithms import (
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
 from .. import conv
-from ..fft.plan import LEAST_TAPS
-from ..fft.transforms import SIZES
+from ..fft import LEAST_TAPS, SIZES
 from ..target import CpuTarget, current_target
 
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})

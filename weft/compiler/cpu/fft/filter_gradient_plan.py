@@ -11,9 +11,9 @@ from ...ir.plan import Plan
 from ..conv.filter_gradient_plan import ending
 from ..conv.shape import whole_lines
 from ..target import CpuTarget
+from . import LEAST_TAPS
 from .filter_gradient import TAPS
 from .plan import (
-    LEAST_TAPS,
     Tiling,
     filter_cycles,
     image_phase,

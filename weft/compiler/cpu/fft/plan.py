@@ -12,13 +12,12 @@ from ...thresholds import thresholds
 from ..conv.shape import ConvAxis, Sweep, whole_lines
 from ..conv.sweep_plan import SweepOperands
 from ..target import CpuTarget
+from . import LEAST_TAPS, SIZES
 from .convolution import FILTER, IMAGE, RESULT
 from .products import PRODUCT, ComplexTile, best_tile
 from .spectra import APART, BITS, FftWindow
-from .transforms import SIZES
 
 NAMES = ("FFT", "FFT_TILED")
-LEAST_TAPS = 25  # of a filter: smaller ones have faster algorithms
 _STACK, _STACKS = 1 << 19, {"wasm32": 1 << 15}  # bytes of scratch memory on the stack, at most
 _STRIP = 4  # vectors of channels that are transformed back before the epilogue is called
 

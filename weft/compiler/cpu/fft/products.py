@@ -7,7 +7,7 @@ result is one chain of them in the order of k, so its bits depend neither on the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -83,7 +83,7 @@ def _make_product(symbol: str) -> ir.Module:
             left = code.at(source, code.mul(row, a.source_row), writer.element)
             sums = writer.multiply(
                 a.inputs,
-                left=lambda k, r, left=left: (left, code.plus(writer.channel(k), code.times(a.source_row, r))),
+                left=writer.rows_below(left, a.source_row),
                 right=lambda k: (filters, code.times(k, 2 * writer.width)),
                 initial=writer.zeros(),
             )
@@ -116,8 +116,8 @@ def _make_sums(symbol: str) -> ir.Module:
             home = code.at(sums_at, code.plus(code.mul(row, a.g_row), column), writer.element)
             sums = writer.multiply(
                 a.rows,
-                left=lambda k, r, places=places: (x, code.plus(code.mul(k, a.x_row), places[r])),
-                right=lambda k, g=g: (g, code.mul(k, a.g_row)),
+                left=writer.columns_at(x, a.x_row, places),
+                right=writer.lines(g, a.g_row),
                 initial=writer.load(home, a.g_row) if mode == "more" else writer.zeros(),
             )
             writer.store(sums, home, a.g_row)
@@ -164,6 +164,18 @@ class _SpectraProduct:
     def store(self, sums: list[Value], home: Value, row: Value) -> None:
         for value, place in zip(sums, self.places(row), strict=True):
             self.code.write(value, home, place)
+
+    def rows_below(self, pointer: Value, row: Value) -> Callable[[Value, int], Place]:
+        """Element k of row r, counted from a pointer to the first row."""
+        return lambda k, r: (pointer, self.code.plus(self.channel(k), self.code.times(row, r)))
+
+    def columns_at(self, pointer: Value, row: Value, places: Sequence[Value]) -> Callable[[Value, int], Place]:
+        """The r-th of some places in row k."""
+        return lambda k, r: (pointer, self.code.plus(self.code.mul(k, row), places[r]))
+
+    def lines(self, pointer: Value, row: Value) -> Callable[[Value], Place]:
+        """The beginning of row k."""
+        return lambda k: (pointer, self.code.mul(k, row))
 
     def multiply(
         self, length: Value, left: Callable[[Value, int], Place], right: Callable[[Value], Place], initial: list[Value]

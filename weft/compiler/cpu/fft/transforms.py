@@ -14,7 +14,6 @@ from math import cos, pi, sin
 
 from ..ir_builder import Code, Value, constant
 
-SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 64)  # points of a transform; and 1, for an axis without taps
 Complex = tuple[Value, Value]
 
 

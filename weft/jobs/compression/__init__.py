@@ -1,0 +1,1 @@
+"""Compressing a run: prune, share, quantize and pack, with a Pareto page."""

@@ -1,0 +1,87 @@
+"""Compressing a run: prune gradually and train, share weights and train, pack. The result is a run of its own; the original is only read.
+
+compression.json, points/N and packed.weft are described in compression_state.py.
+steps/             trainings on the way, with checkpoints: an interrupted compression continues exactly; removed at the end
+compression.html   the Pareto page
+
+All that is done between two checkpoints follows from settings and earlier steps, so resuming is doing everything again, without the trainings that ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError, WeftError
+from ...locks import one_writer
+from ...signals import Terminated
+from ...train import RunFolder
+from ..device import on
+from ..events import Listener, Recorder, nobody
+from ..find import find_run
+from ..job import ENSEMBLE, REWRITTEN
+from ..schema import validated
+from ..stored import settings_of
+from .run import Compression
+from .settings import COMPRESSION, check_compression
+from .state import STATE, is_compression, read_state
+from .targets import make_points
+
+
+def compress(settings: Mapping[str, Any], listener: Listener = nobody) -> Path:
+    """Compress a run with validated settings; the folder of the new run."""
+    check_compression(settings)
+    source = find_run(settings["run"], settings["runs"])
+    settings_of("compress", source)
+    if not (source / "weights" / "best.safetensors").exists():
+        raise UserError("weft compress", f"{source} has no weights yet. Train it first: weft resume {source}")
+    if (source / ENSEMBLE).exists() and (source / REWRITTEN).exists():
+        raise UserError("weft compress", f"one network is required, got {source}, an ensemble. Compress its members.")
+    if (source / STATE).exists():
+        raise UserError("weft compress", f"{source} is compressed already. Compress the run that it came from.")
+    name = settings["name"] or f"{source.name}-small"
+    root = source.parent if source.parent.name else Path(settings["runs"])
+    if settings["name"] is None:
+        run = RunFolder.fresh(root, f"{name}-")
+    else:
+        run = RunFolder.named(root, name, settings["exist_ok"])
+    run.write_json(STATE, {"settings": dict(settings), "source": str(source.resolve()), "points": [], "done": False})
+    return _compressed(run, Recorder(listener))
+
+
+def compress_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
+    """Compress with the settings of a job, or continue the compression that it began."""
+    if run is not None and (run / STATE).exists():
+        resume_compression(run, listener)
+    else:
+        compress(validated("jobs", settings, COMPRESSION), listener)
+
+
+def resume_compression(folder: Path, listener: Listener = nobody) -> Path:
+    """Continue a compression that was stopped."""
+    return _compressed(RunFolder(folder), Recorder(listener))
+
+
+def _compressed(run: RunFolder, recorder: Recorder) -> Path:
+    state = read_state(run.path)
+    try:
+        with ExitStack() as held:
+            held.enter_context(one_writer(run.path))
+            held.enter_context(on(state["settings"]["device"]))
+            if not state["done"]:
+                state.pop("why", None)
+                work = Compression(run, state, recorder)
+                work.begin()
+                make_points(work)
+                work.finish()
+            return run.path
+    except WeftError as error:
+        if is_compression(run.path):  # so that it is known whoever started it
+            run.write_json(STATE, {**state, "why": error.message})
+        raise
+    except (KeyboardInterrupt, Terminated) as stop:
+        how = "terminated" if isinstance(stop, Terminated) else "stopped"
+        recorder.send("stopped", why=how, folder=str(run.path))
+        raise

@@ -1,0 +1,1 @@
+"""Creating, versioning and examining datasets, with events on the way."""

@@ -1,0 +1,1 @@
+"""Ensembles: several runs as one network, by averages, votes or averaged weights."""

@@ -1,0 +1,1 @@
+"""Predicting with a run, a saved program or an ONNX model."""

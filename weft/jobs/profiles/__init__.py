@@ -1,0 +1,1 @@
+"""Profiles of runs and networks: measured as jobs, stored, reported."""
