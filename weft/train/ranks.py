@@ -88,7 +88,10 @@ class Ranks:
     def _check_batch(self, loader: Loader) -> None:
         """Reject batches that cannot be cut into equal micro-batches."""
         if not loader.drop_last:
-            raise UserError("fit", "ranks share batches of one size: a Loader with drop_last=True is required.")
+            raise UserError(
+                "fit",
+                "ranks share batches of one size: a Loader that drops the last, smaller batch (drop_last) is required.",
+            )
         parts, batch, examples = self.micro_batches, loader.batch, len(loader.dataset)
         if batch % parts == 0:
             return

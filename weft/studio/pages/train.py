@@ -29,7 +29,7 @@ from ..api.sweeps import add_sweep
 from ..library.folds_form import NAME as FOLDS
 from ..library.folds_form import check_folds_form, with_folds
 from ..library.sweep_form import SEARCH_GROUP, check_sweep_form, filled_sweep, has_range
-from ..library.training_fields import GROUPS
+from ..library.training_fields import GROUPS, setting_title
 from ..library.training_form import (
     FormCheck,
     check_form,
@@ -227,8 +227,9 @@ def field_hints(check: FormCheck, preview: TrainingPreview | None) -> dict[str, 
         found["batch"] = {"placeholder": str(memory.batch), **({"text": fits} if fits else {})}
     if len(check.rates) == 1:
         found["rate"] = {"placeholder": check.rates[0][0]}
-    elif check.rates:
-        found["rate"] = {"text": f"{len(check.rates)} values make {check.runs} runs"}
+    several = dict(check.swept).get(setting_title("rate"))
+    if several:
+        found["rate"] = {"text": f"{several.count(',') + 1} values make {check.runs} runs"}
     return found
 
 
