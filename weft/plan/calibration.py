@@ -83,7 +83,9 @@ class MeasuredCluster:
         return replace(kernel, seconds=factor * kernel.seconds)
 
     def compute_factor(self, ranks: int) -> float:
-        """How much longer products take if so many ranks compute at once."""
+        """How much longer products take if so many ranks compute at once; one rank is what others are compared with."""
+        if ranks == 1:
+            return 1.0
         return max(
             1.0, self._between(ranks, lambda m: max(1e-12, m.products - self._wait(m)) / self._alone(m).products)
         )
@@ -98,7 +100,7 @@ class MeasuredCluster:
         def factor(m: RankMeasures) -> float:
             return max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / interpolated(self._alone(m).sweeps, nbytes)  # fmt: skip
 
-        return max(1.0, self._between(ranks, factor))
+        return 1.0 if ranks == 1 else max(1.0, self._between(ranks, factor))
 
     def _alone(self, measures: RankMeasures) -> AloneMeasures | RankMeasures:
         """What one rank takes, measured beside these."""
@@ -166,8 +168,8 @@ def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
 def measure(ranks: Sequence[int] | None = None, sizes: Sequence[int] = SIZES, sweeps: Sequence[int] = SWEEPS) -> MeasuredCluster:  # fmt: skip
     """Measure this machine with several numbers of ranks of one thread each: 1, 2, 4, ... up to its cores, unless given.
 
-    >>> list(measure([1], sizes=[], sweeps=[1 << 17]).measures)
-    [1]
+    >>> measure([1], sizes=[], sweeps=[1 << 17]).compute_factor(1)
+    1.0
     """
     wanted = sorted({1, *(ranks or default_ranks(usable_cores()))})
     found = {n: _measured(n, sizes, sweeps) for n in wanted}
