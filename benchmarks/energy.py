@@ -49,16 +49,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Measured = constant x modelled x factor; the factors' geometric mean is 1."""
+class Deviations:
+    """What a fit leaves of each network: measured over fitted."""
 
-    constant: float
     factors: dict[str, float]
 
     @property
     def within(self) -> float:
         """All networks are within this factor, in one direction or the other."""
         return max(max(factor, 1 / factor) for factor in self.factors.values())
+
+
+@dataclass(frozen=True)
+class Fit(Deviations):
+    """Measured = constant x modelled x factor; the factors' geometric mean is 1."""
+
+    constant: float
 
 
 def fit(rows: Sequence[Measured]) -> Fit:
@@ -69,20 +75,14 @@ def fit(rows: Sequence[Measured]) -> Fit:
     (10.0, 2.0)
     """
     constant = math.exp(sum(math.log(row.measured / row.modelled) for row in rows) / len(rows))
-    return Fit(constant, {row.network: row.measured / row.modelled / constant for row in rows})
+    return Fit({row.network: row.measured / row.modelled / constant for row in rows}, constant)
 
 
 @dataclass(frozen=True)
-class PowerFit:
+class PowerFit(Deviations):
     """Measured = (modelled + watts x seconds) x factor."""
 
     watts: float
-    factors: dict[str, float]
-
-    @property
-    def within(self) -> float:
-        """All networks are within this factor, in one direction or the other."""
-        return max(max(factor, 1 / factor) for factor in self.factors.values())
 
 
 def fit_power(rows: Sequence[Measured]) -> PowerFit:
@@ -100,7 +100,7 @@ def fit_power(rows: Sequence[Measured]) -> PowerFit:
         return sum(math.log(factor) ** 2 for factor in factors(watts).values())
 
     watts = min((0.1 * step for step in range(20_000)), key=error)
-    return PowerFit(watts, factors(watts))
+    return PowerFit(factors(watts), watts)
 
 
 def measure(network: str, batch: int, seconds: float, node_nm: float, device: Device, idle: float | None) -> Measured:
