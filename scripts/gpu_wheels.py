@@ -31,10 +31,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What no test on a GPU asks for: tools of the others, and kernels written in Python that cuDNN's front end can also bring.
+# What no test on a GPU asks for: tools and browsers of the others, and kernels written in Python that cuDNN's front end can also bring.
 NOT_NEEDED = (
     "ruff", "mypy", "tensorboard", "scipy", "array-api-strict", "apache-tvm-ffi", "nvidia-cutlass-dsl",
     "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core", "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13",
+    "playwright", "axe-playwright-python", "wasmtime",
 )  # fmt: skip
 
 
@@ -68,10 +69,12 @@ def normal(name: str) -> str:
 
 
 def requirements(extras: Sequence[str], without: set[str]) -> list[str]:
-    """What weft and its extras require, as pyproject.toml says."""
+    """What weft and its extras require, as pyproject.toml says, without weft's other extras, which `test` names as `weft[studio]`:
+    weft is not installed, so pip would take whatever has that name on the package index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
-    return [line for line in lines if normal(re.split(r"[^A-Za-z0-9._-]", line)[0]) not in without]
+    left_out = without | {normal(project["name"])}
+    return [line for line in lines if normal(re.split(r"[^A-Za-z0-9._-]", line)[0]) not in left_out]
 
 
 def target_words(platform: str, python_version: str) -> list[str]:
