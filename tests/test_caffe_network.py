@@ -105,6 +105,13 @@ def test_branches_groups_and_norms_of_old_files(tmp_path: Path) -> None:
             r"'conv2' cannot be built: filters of \(3, 5\) are described, and the .caffemodel has \(5, 5\)",
         ),
         ('type: "Softmax"', "", "a layer without a name or a type"),
+        (
+            "kernel_h: 5",
+            "kernel_h: 1e999",
+            "'conv2' cannot be built: a whole number is required as kernel_size, got inf",
+        ),
+        ("kernel_h: 5", "kernel_h: 5.5", "a whole number is required as kernel_size, got 5.5"),
+        ('name: "conv2"', 'name: "conv3"', "lenet.caffemodel: the layer 'conv3'"),
     ],
 )
 def test_descriptions_that_do_not_fit(change: str, by: str, message: str, tmp_path: Path) -> None:
@@ -113,6 +120,17 @@ def test_descriptions_that_do_not_fit(change: str, by: str, message: str, tmp_pa
     prototxt.write_text(LENET.replace(change, by))
     with pytest.raises(UserError, match=message):
         load_caffe_network(prototxt, weights)
+
+
+def test_layers_may_have_the_same_name(tmp_path: Path) -> None:
+    text = 'input: "data" input_dim: 1 input_dim: 1 input_dim: 1 input_dim: 3\n' + "".join(
+        f'layer {{ name: "{name}" type: "Power" bottom: "data" top: "data" power_param {{ shift: {shift} }} }}\n'
+        for name, shift in (("a/b", 1), ("a_b", 10), ("a/b", 100), ("a_b_2", 1000))
+    )
+    (tmp_path / "n.prototxt").write_text(text)
+    (tmp_path / "n.caffemodel").write_bytes(caffemodel_of({"other": [np.ones(1)]}))
+    network = load_caffe_network(tmp_path / "n.prototxt", tmp_path / "n.caffemodel")
+    assert network(weft.zeros((1, 1, 1, 3))).tolist() == [[[[1111.0] * 3]]]
 
 
 NORMED = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ class CaffeNetwork(nn.Module):
     ) -> None:  # fmt: skip
         self.input_shape, self.mean = shape, None if mean is None else asarray(mean)
         self._layers, self._inputs = layers, inputs
-        self.parts = {re.sub(r"\W", "_", layer.name): module for layer, module in zip(layers, modules, strict=True)}
+        self.parts = dict(zip(_module_names(layers), modules, strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         result = x if self.mean is None else x - self.mean
@@ -62,6 +63,16 @@ class CaffeNetwork(nn.Module):
             result = module(given) if isinstance(module, _Join) else module(given[0])
             values |= dict.fromkeys(layer.tops, result)
         return result
+
+
+def _module_names(layers: list[CaffeLayer]) -> list[str]:
+    """The names of the layers as those of modules, each once: Caffe lets several layers have the same one."""
+    found: list[str] = []
+    for layer in layers:
+        name = re.sub(r"\W", "_", layer.name)
+        numbered = (f"{name}_{number}" for number in count(2))
+        found.append(name if name not in found else next(n for n in numbered if n not in found))
+    return found
 
 
 class _Join(nn.Module):
@@ -105,7 +116,7 @@ def load_caffe_network(
     if unknown or not layers:
         what = f"layers of the types {', '.join(unknown)}, which are not supported" if unknown else "no layers"
         raise UserError("caffe", f"{place} has {what}. Known: {', '.join(sorted(_BUILDERS))}.")
-    modules = [_built(place, layer, blobs) for layer in layers]
+    modules = [_built(f"{place} with {weights}", layer, blobs) for layer in layers]
     shape = _input_shape(about)
     image = None if mean is None else _mean_image(Path(mean), shape)
     return CaffeNetwork(layers, modules, _inputs(place, layers), shape, image).eval()
@@ -167,15 +178,15 @@ def _input_shape(about: Message) -> tuple[int, ...] | None:
     return tuple(sizes[1:]) if len(sizes) == 4 and all(isinstance(n, int) and n > 0 for n in sizes) else None
 
 
-def _built(place: Path, layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+def _built(files: str, layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     try:
         return _BUILDERS[layer.kind](layer, blobs)
     except KeyError as error:
         raise UserError(
-            "caffe", f"{place}: the layer {layer.name!r} requires {error.args[0]}, which is missing."
+            "caffe", f"{files}: the layer {layer.name!r} requires {error.args[0]}, which is missing."
         ) from None
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UserError("caffe", f"{place}: the layer {layer.name!r} cannot be built: {error}.") from None
+        raise UserError("caffe", f"{files}: the layer {layer.name!r} cannot be built: {error}.") from None
 
 
 # --- the types of layers ----------------------------------------------------------------------------------------------------
@@ -186,12 +197,18 @@ def _pair(settings: Message, name: str, short: str, default: int) -> tuple[int, 
     values = settings.get(name, [])
     height = settings.get(f"{short}_h", values[:1] or [default])[0]
     width = settings.get(f"{short}_w", values[1:2] or values[:1] or [default])[0]
-    return int(height), int(width)
+    return _whole(height, name), _whole(width, name)
+
+
+def _whole(value: Any, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"a whole number is required as {name}, got {value!r}")
+    return value
 
 
 def _convolution(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     settings = layer.settings("convolution_param")
-    groups = int(settings.get("group", [1])[0])
+    groups = _whole(settings.get("group", [1])[0], "group")
     weight = _blob(blobs, layer, "weight")
     if weight.ndim != 4:
         raise ValueError(f"weights of 4 axes are required, got {weight.shape}")
@@ -250,7 +267,7 @@ def _lrn(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     if settings.get("norm_region", ["ACROSS_CHANNELS"])[0] not in ("ACROSS_CHANNELS", 0):
         raise ValueError("norm_region ACROSS_CHANNELS is required")
     alpha, beta, k = (float(settings.get(n, [d])[0]) for n, d in (("alpha", 1.0), ("beta", 0.75), ("k", 1.0)))
-    return nn.LRN(int(settings.get("local_size", [5])[0]), alpha=alpha, beta=beta, k=k)
+    return nn.LRN(_whole(settings.get("local_size", [5])[0], "local_size"), alpha=alpha, beta=beta, k=k)
 
 
 def _relu(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
@@ -301,12 +318,12 @@ class _ByChannel(nn.Module):
 def _batch_norm(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
     """Mean and variance are sums: the third blob says of how many."""
     eps = float(layer.settings("batch_norm_param").get("eps", [1e-5])[0])
-    mean, variance, count = (_blob(blobs, layer, role).astype(np.float64).ravel() for role in ("weight", "bias", "2"))
-    if mean.shape != variance.shape or count.size != 1:
+    mean, variance, total = (_blob(blobs, layer, role).astype(np.float64).ravel() for role in ("weight", "bias", "2"))
+    if mean.shape != variance.shape or total.size != 1:
         raise ValueError(
-            f"a mean, a variance and a count are required, got {mean.shape}, {variance.shape}, {count.shape}"
+            f"a mean, a variance and a count are required, got {mean.shape}, {variance.shape}, {total.shape}"
         )
-    factor = 1.0 / count[0] if count[0] else 0.0
+    factor = 1.0 / total[0] if total[0] else 0.0
     scale = 1.0 / np.sqrt(np.maximum(variance * factor, 0.0) + eps)
     return _ByChannel(scale, -mean * factor * scale)
 
