@@ -47,11 +47,6 @@ def _is_wide(node: Node) -> bool:
     return node.shape[-1] >= WIDENING * summed and _bytes(node) > thresholds.row_chunk_bytes
 
 
-def _is_moved_by_rows(node: Node) -> bool:
-    """Whether it is a move that a chunk can repeat for its own rows."""
-    return node.op.name in ("permute", "reshape", "expand")
-
-
 def _bytes(node: Node) -> int:
     return prod(node.shape) * node.dtype.itemsize
 
@@ -162,13 +157,18 @@ class _RowChunk:
     def rows(self, node: Node) -> Node:
         """The rows of a value that belong to the chunk."""
         if node not in self.done:
-            shape = self._cut(node.shape)
-            if node in self.region or self._is_cheap(node):
-                inputs, params = self._written(node, shape)
-                self.done[node] = make(node.op, inputs, params, node.source)
-            else:
-                self.done[node] = self._stand_in(self.sequences, node, shape)
+            self.done[node] = self._rows(node, self._cut(node.shape))
         return self.done[node]
+
+    def _rows(self, node: Node, shape: Shape) -> Node:
+        if node in self.region or self._is_cheap(node):
+            try:
+                inputs, params = self._written(node, shape)
+                return make(node.op, inputs, params, node.source)
+            except _NotByRows:
+                if node in self.region:
+                    raise
+        return self._stand_in(self.sequences, node, shape)
 
     def whole(self, node: Node) -> Node:
         """A value that is not cut."""
@@ -176,7 +176,7 @@ class _RowChunk:
             raise _NotByRows
         if node.op.kind == "leaf" and not node.abstract:
             return node
-        if _is_moved_by_rows(node):
+        if node.op.kernel == "view":
             return make(node.op, (self.whole(node.inputs[0]),), node.params, node.source)
         if node not in self.constants:
             self._stand_in(self.constants, node, node.shape)
@@ -197,7 +197,7 @@ class _RowChunk:
         if node.op is CONST or node.op.name == "expand":
             return True
         return (
-            (node.op.kind == "elementwise" or _is_moved_by_rows(node))
+            (node.op.kind == "elementwise" or node.op.kernel == "view")
             and not node.op.can_fail
             and _bytes(node) > self.large
         )
