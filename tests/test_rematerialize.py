@@ -19,6 +19,7 @@ from weft.compiler.planning.rematerialize import Occurrences, Rules, remateriali
 from weft.compiler.planning.schedule import KernelSchedule
 from weft.errors import UserError
 from weft.graph.node import Node, Type, placeholder
+from weft.knobs import memory_size
 from weft.options import CompileOptions
 from weft.testing import counted
 
@@ -153,3 +154,16 @@ def test_a_limit_that_cannot_be_met_names_the_least_memory_that_was_found() -> N
         order, _, fixed = random_schedule(seed)
         sizes = [limited(order, fixed, part)[1] for part in (0.7, 0.5, 0.3, 0.0)]
         assert sizes == sorted(sizes, reverse=True), seed
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("40GiB", 40 << 30), ("1.5GB", 1_500_000_000), ("0.5 KiB", 512), ("0", 0), ("0.0GB", 0)]
+)
+def test_limits_are_read(text: str, size: int) -> None:
+    assert memory_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0.0001KiB", "1.5", "-1GB", "much", "nanGB"])
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="it must be a"):
+        memory_size(text)

@@ -74,7 +74,10 @@ def memory_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(|[KMG]i?B)", text.strip())
     if found is None or (not found[2] and "." in found[1]):
         raise ValueError("it must be a number of bytes such as 40GiB, 800MiB or 1000000, or 0 for no limit")
-    return int(float(found[1]) * _UNITS[found[2]]) if found[2] else int(found[1])
+    size = int(float(found[1]) * _UNITS[found[2]]) if found[2] else int(found[1])
+    if not size and float(found[1]):
+        raise ValueError("it must be a byte or more, or 0 for no limit")
+    return size
 
 
 def _engine(text: str) -> str:
