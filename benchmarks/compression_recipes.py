@@ -94,9 +94,7 @@ RECIPES = {
         distill=0.7,
         shrink=True,
     ),
-    "fashion-small_cnn": _SMALL._replace(
-        density=0.2, distill=0.7, step_epochs=3, final_epochs=40, retrain_weight_decay=5e-4
-    ),
+    "fashion-small_cnn": _SMALL._replace(density=0.2, distill=0.5, step_epochs=3, final_epochs=20),
     "fashion-resnet20": _RESNET._replace(density=0.12, distill=0.5, step_epochs=1, final_epochs=12, share_epochs=2),
     "fixed-lenet5": _LENET5._replace(method="fixed", distill=0.5, final_epochs=2),
     "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=2),

@@ -15,7 +15,8 @@ from cases.peers import need
 from gpu_measure import Contestant, Place
 
 Weights = Mapping[str, Any]
-Network = Callable[[Weights, Any, str, dict[str, Any]], Any]  # weights, inputs, dtype, running statistics to fill in
+Statistics = dict[str, Any] | None  # running ones of batch norms, to be filled in; None: not trained
+Network = Callable[[Weights, Any, str, Statistics], Any]  # weights, inputs, dtype, statistics
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.01
 MOMENTUM = 0.1  # of batch norms
 STATISTICS = ("running_mean", "running_var")
@@ -49,7 +50,8 @@ def _conv(w: Weights, name: str, x: Any, stride: int = 1, padding: int = 0, grou
     return made + w[f"{name}.bias"].astype(x.dtype) if f"{name}.bias" in w else made
 
 
-def _batch_norm(w: Weights, name: str, x: Any, statistics: dict[str, Any]) -> Any:
+def _batch_norm(w: Weights, name: str, x: Any, statistics: Statistics) -> Any:
+    assert statistics is not None
     wide, count = x.astype("float32"), x.size // x.shape[-1]
     mean = wide.mean((0, 1, 2))
     var = (wide * wide).mean((0, 1, 2)) - mean * mean
@@ -59,16 +61,17 @@ def _batch_norm(w: Weights, name: str, x: Any, statistics: dict[str, Any]) -> An
     return ((wide - mean) * scale + w[f"{name}.bias"]).astype(x.dtype)
 
 
-def _conv_norm(w: Weights, conv: str, norm: str, x: Any, statistics: dict[str, Any], stride: int = 1, groups: int = 1) -> Any:  # fmt: skip
+def _conv_norm(w: Weights, conv: str, norm: str, x: Any, statistics: Statistics, stride: int = 1, groups: int = 1) -> Any:  # fmt: skip
     padding = w[f"{conv}.weight"].shape[-1] // 2
     return _batch_norm(w, norm, _conv(w, conv, x, stride, padding, groups), statistics)
 
 
-def _attention(joined: Any, heads: int, causal: bool) -> Any:
-    """Attention of queries, keys and values that lie side by side."""
+def _attention(joined: Any, heads: int, causal: bool, trained: bool) -> Any:
+    """Attention of queries, keys and values that lie side by side. JAX has no gradients of cuDNN's for odd lengths."""
     batch, time, width = joined.shape
     q, k, v = (part.reshape(batch, time, heads, -1) for part in need("jax").numpy.split(joined, 3, axis=-1))
-    way = "cudnn" if Place.is_gpu() and joined.dtype != "float32" else "xla"
+    has_kernel = joined.dtype != "float32" and not (trained and time % 2)
+    way = "cudnn" if Place.is_gpu() and has_kernel else "xla"
     found = need("jax").nn.dot_product_attention(q, k, v, is_causal=causal, implementation=way)
     return found.reshape(batch, time, width // 3)
 
@@ -76,19 +79,19 @@ def _attention(joined: Any, heads: int, causal: bool) -> Any:
 # --- networks ---------------------------------------------------------------------------------------------------------------------
 
 
-def gpt2(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
+def gpt2(w: Weights, x: Any, dtype: str, statistics: Statistics) -> Any:
     """GPT-2: tokens to logits."""
     gelu = partial(need("jax").nn.gelu, approximate=True)
     y = (w["wte.weight"][x] + w["wpe.weight"][: x.shape[1]]).astype(dtype)
     for i in range(12):
         at = f"h.{i}"
-        heads = _attention(_linear(w, f"{at}.attn.c_attn", _norm(w, f"{at}.ln_1", y)), 12, True)
+        heads = _attention(_linear(w, f"{at}.attn.c_attn", _norm(w, f"{at}.ln_1", y)), 12, True, statistics is not None)
         y = y + _linear(w, f"{at}.attn.c_proj", heads)
         y = y + _linear(w, f"{at}.mlp.c_proj", gelu(_linear(w, f"{at}.mlp.c_fc", _norm(w, f"{at}.ln_2", y))))
     return _norm(w, "ln_f", y) @ w["wte.weight"].astype(dtype).T
 
 
-def vit_base(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
+def vit_base(w: Weights, x: Any, dtype: str, statistics: Statistics) -> Any:
     """ViT-B/16: images, channels last, to logits."""
     jax = need("jax")
     patches = _conv(w, "conv_proj", x.astype(dtype), stride=16)
@@ -103,14 +106,14 @@ def vit_base(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
             "in.weight": w[f"{at}.self_attention.in_proj_weight"],
             "in.bias": w[f"{at}.self_attention.in_proj_bias"],
         }
-        heads = _attention(_linear(joined, "in", _norm(w, f"{at}.ln_1", y, 1e-6)), 12, False)
+        heads = _attention(_linear(joined, "in", _norm(w, f"{at}.ln_1", y, 1e-6)), 12, False, statistics is not None)
         y = y + _linear(w, f"{at}.self_attention.out_proj", heads)
         hidden = jax.nn.gelu(_linear(w, f"{at}.mlp.0", _norm(w, f"{at}.ln_2", y, 1e-6)), approximate=False)
         y = y + _linear(w, f"{at}.mlp.3", hidden)
     return _linear(w, "heads.head", _norm(w, "encoder.ln", y, 1e-6)[:, 0])
 
 
-def convnext_tiny(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
+def convnext_tiny(w: Weights, x: Any, dtype: str, statistics: Statistics) -> Any:
     """ConvNeXt-T: images, channels last, to logits."""
     gelu = partial(need("jax").nn.gelu, approximate=False)
     y = _norm(w, "features.0.1", _conv(w, "features.0.0", x.astype(dtype), stride=4), 1e-6)
@@ -126,7 +129,7 @@ def convnext_tiny(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) ->
     return _linear(w, "classifier.2", _norm(w, "classifier.0", y.mean((1, 2)), 1e-6))
 
 
-def mobilenet_v2(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
+def mobilenet_v2(w: Weights, x: Any, dtype: str, statistics: Statistics) -> Any:
     """MobileNetV2: images, channels last, to logits."""
     relu6 = need("jax").nn.relu6
     y = relu6(_conv_norm(w, "features.0.0", "features.0.1", x.astype(dtype), statistics, stride=2))
@@ -145,7 +148,7 @@ def mobilenet_v2(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> 
     return _linear(w, "classifier.1", y.mean((1, 2)))
 
 
-def efficientnet_b0(w: Weights, x: Any, dtype: str, statistics: dict[str, Any]) -> Any:
+def efficientnet_b0(w: Weights, x: Any, dtype: str, statistics: Statistics) -> Any:
     """EfficientNet-B0: images, channels last, to logits."""
     jax = need("jax")
     silu = jax.nn.silu
@@ -228,7 +231,7 @@ def inference(network: str, dtype: str, weights: Mapping[str, np.ndarray], x: np
     jax = need("jax")
     narrow = {n: jax.numpy.asarray(v).astype(dtype if v.ndim > 1 else v.dtype) for n, v in weights.items()}
     images = _given(x)
-    compiled = jax.jit(lambda w, x: NETWORKS[network](w, x, dtype, {}))
+    compiled = jax.jit(lambda w, x: NETWORKS[network](w, x, dtype, None))
     last = [compiled(narrow, images)]
 
     def call() -> Any:
