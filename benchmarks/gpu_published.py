@@ -194,6 +194,8 @@ def _torch_inference(row: Published, way: str) -> Contestant:
     chosen = torch.compile(forward, dynamic=False, mode="reduce-overhead") if way == gpu_torch.COMPILED else forward
 
     def run() -> Any:
+        if way == gpu_torch.COMPILED:
+            torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad() if way == gpu_torch.COMPILED else nullcontext():
             return chosen(x)
 
