@@ -95,7 +95,9 @@ def test_what_a_machine_without_network_is_given(monkeypatch: pytest.MonkeyPatch
     names = {line.split(">")[0] for line in wanted}
     assert {"llvmlite", "triton", "cuda-bindings", "nvidia-cudnn-cu13"} <= names
     assert names.isdisjoint({"numpy", "nvidia-cublas", "pytest"})
-    assert not [line for line in wheels.requirements(["test"], set()) if line.startswith("weft")]  # another project's on the package index
+    assert not [
+        line for line in wheels.requirements(["test"], set()) if line.startswith("weft")
+    ]  # another project's on the package index
     words = wheels.target_words("manylinux_2_28_x86_64", "3.12")
     assert words[:2] == ["--platform", "manylinux_2_28_x86_64"]
     assert {"manylinux_2_17_x86_64", "manylinux2014_x86_64", "3.12"} <= set(words)

@@ -84,6 +84,14 @@ RULES: dict[str, tuple[F, F, tuple[Type, ...]]] = {
     "permute of permute": (
         lambda x: P.permute(P.permute(x, axes=(1, 2, 0)), axes=(2, 1, 0)), lambda x: P.permute(x, axes=(0, 2, 1)), (Type((2, 3, 4), weft.float32),)
     ),
+    "permutes around axes of size 1, there and back": (
+        lambda x: P.permute(P.reshape(P.permute(x, axes=(1, 0, 2)), shape=(1, 3, 1, 2, 4)), axes=(0, 3, 1, 2, 4)),
+        lambda x: P.reshape(x, shape=(1, 2, 3, 1, 4)), (Type((2, 3, 4), weft.float32),),
+    ),
+    "permutes around axes of size 1 that are dropped": (
+        lambda x: P.permute(P.reshape(P.permute(x, axes=(2, 1, 3, 0)), shape=(3, 4, 2)), axes=(1, 0, 2)),
+        lambda x: P.reshape(P.permute(x, axes=(3, 2, 0, 1)), shape=(4, 3, 2)), (Type((2, 1, 3, 4), weft.float32),),
+    ),
     "permute that moves nothing": (lambda x: P.permute(x, axes=(0, 1)), same, (MATRIX,)),
     "expand of expand": (
         lambda x: P.expand(P.expand(x, shape=(1, 3)), shape=(2, 3)), lambda x: P.expand(x, shape=(2, 3)), (Type((1, 1), weft.float32),)
@@ -126,6 +134,10 @@ KEPT: dict[str, tuple[F, tuple[Type, ...]]] = {
     "a product that is wanted both ways": (
         lambda x, y: (x @ y, (x @ y).mT * 2.0),
         (MATRIX, Type((3, 4), weft.float32)),
+    ),
+    "permutes around a reshape that joins axes": (
+        lambda x: P.permute(P.reshape(P.permute(x, axes=(1, 0)), shape=(2, 3)), axes=(1, 0)),
+        (MATRIX,),
     ),
     "a slice of a part": (lambda x: x[1:], (THREE,)),
     "a flip": (lambda x: weft.flip(x), (THREE,)),

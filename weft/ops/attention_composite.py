@@ -206,12 +206,16 @@ def _wide(x: Tensor) -> Tensor:
 def _products(x: Tensor, y: Tensor) -> Tensor:
     """(batch, queries, heads, n) times (batch, keys, key heads, n) as (batch, heads, queries, keys)."""
     batch, queries, heads, width = x.shape
+    if heads == y.shape[2]:
+        return einsum("bqhd,bkhd->bhqk", x, y)
     groups = reshape(x, (batch, queries, y.shape[2], heads // y.shape[2], width))
     return reshape(einsum("bqngd,bknd->bngqk", groups, y), (batch, heads, queries, y.shape[1]))
 
 
 def _values(weights: Tensor, v: Tensor) -> Tensor:
     batch, heads, queries, keys = weights.shape
+    if heads == v.shape[2]:
+        return einsum("bhqk,bkhd->bqhd", weights, v)
     groups = reshape(weights, (batch, v.shape[2], heads // v.shape[2], queries, keys))
     return reshape(einsum("bngqk,bknd->bqngd", groups, v), (batch, queries, heads, v.shape[3]))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import WeftError
 from ...graph.graph import Graph
-from ...graph.node import CONST, OPS, Node, Op, constant, make
+from ...graph.node import CONST, OPS, Node, Op, Shape, constant, make
 from ...graph.rewrite import Fuel, Rule, rewrite, rule
 from ..thresholds import thresholds
 from .graph_builders import const_value
@@ -164,6 +164,27 @@ def merge_permutes(node: Node) -> Node | None:
     return None
 
 
+@rule("permute")
+def merge_permutes_around_ones(node: Node) -> Node | None:
+    """Two permutations between which a reshape only adds or drops axes of size 1 are one; none if the order of the others stays."""
+    spaced, order = node.inputs[0], node.param("axes")
+    if spaced.op.name != "reshape" or spaced.inputs[0].op is not node.op:
+        return None
+    moved = spaced.inputs[0]
+    x, below = moved.inputs[0], moved.param("axes")
+    if [n for n in spaced.shape if n != 1] != [n for n in moved.shape if n != 1]:
+        return None
+    origins = dict(zip(_long_axes(spaced.shape), (below[a] for a in _long_axes(moved.shape)), strict=True))
+    axes = [origins[a] for a in order if a in origins]
+    if axes != sorted(axes):
+        x = make(node.op, (x,), ((*axes, *(a for a, n in enumerate(x.shape) if n == 1)),))
+    return make(OPS["reshape"], (x,), (node.shape,), node.source)
+
+
+def _long_axes(shape: Shape) -> list[int]:
+    return [a for a, n in enumerate(shape) if n != 1]
+
+
 @rule("slice", "pad")
 def whole_slice(node: Node) -> Node | None:
     """A slice of everything, or a pad by nothing."""
@@ -227,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     known_selection,
     merge_shapes,
     merge_permutes,
+    merge_permutes_around_ones,
     whole_slice,
     concat_of_one,
     reduction_of_ones,

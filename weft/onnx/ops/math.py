@@ -16,6 +16,7 @@ from ...ops.elementwise import astype, maximum, minimum, where
 from ...ops.math import clip, fmod, isinf, isnan, logical_and, logical_not, logical_or, logical_xor, reciprocal
 from ...ops.movement import transpose
 from ...tensor import Tensor
+from ..attention import fused_attention
 from ..registry import op
 
 _UNARY: dict[str, Callable[..., Any]] = {
@@ -145,7 +146,7 @@ def clip_to_inputs(x: Tensor, low: Tensor | None = None, high: Tensor | None = N
 
 @op("MatMul")
 def product(x: Tensor, y: Tensor) -> Tensor:
-    return matmul(x, y)
+    return fused_attention(matmul(x, y))
 
 
 @op("Gemm")
@@ -173,4 +174,4 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 @op("Einsum")
 def einstein_sum(*xs: Tensor, equation: str) -> Tensor:
-    return einsum(equation.replace(" ", ""), *xs)
+    return fused_attention(einsum(equation.replace(" ", ""), *xs))
