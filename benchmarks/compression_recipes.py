@@ -76,7 +76,9 @@ RECIPES = {
     # the bits of Deep Compression and about its densities, layer by layer; "taught" with the predictions of LeNet-5
     "han-lenet_300_100": _HAN300._replace(batch=200, epochs=20, final_epochs=40, retrain_shift=1, distill=0.5),
     "han-lenet_300_100-taught": _HAN300._replace(**_TAUGHT),
-    "han-lenet5": _LENET5._replace(epochs=20, density=(0.66, 0.12, 0.08, 0.19), bits=(6, 6, 5, 5), distill=0.5),
+    "han-lenet5": _LENET5._replace(
+        epochs=20, density=(0.66, 0.12, 0.075, 0.19), bits=(6, 6, 5, 5), retrain_shift=1, distill=0.5
+    ),
     # the smallest files at no loss
     "best-lenet_300_100": _HAN300._replace(density=0.038, bits=4, steps=10, step_epochs=3, bias_bits=5, **_TAUGHT),
     "best-lenet5": _LENET5._replace(

@@ -114,6 +114,7 @@ def measured_steps(pool: Any, ranks: int, network: str, batch: int, seconds: flo
 
 
 def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
+    """Measure all numbers of ranks; the file is written after each."""
     networks, batch = settings["networks"].split(","), int(settings["batch"])
     most = usable_cores()
     ranks = [int(n) for n in settings["ranks"].split(",")] if settings["ranks"] else [n for n in default_ranks(most) if n <= 16]  # fmt: skip
@@ -128,6 +129,7 @@ def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
             for name in networks:
                 rows.append(row(works[name], here, name, n, batch, *measured_steps(pool, n, name, batch, float(settings["seconds"]))))  # fmt: skip
                 note(" ".join(cells(rows[-1])))
+        save(settings, here, rows)
     return here, rows
 
 
@@ -172,11 +174,19 @@ def main(words: list[str]) -> None:
     settings = DEFAULTS | dict(word.split("=", 1) for word in words)
     here, rows = run(settings)
     print(f"{here.title}\n{text(here, rows)}\n\n{checks_text(published_checks())}")
-    path = Path(settings["save"] or RESULTS / f"plan-{here.cpu}-{here.cores}-cores.json")
+    print(f"written: {file_of(settings, here)}")
+
+
+def file_of(settings: dict[str, str], here: MeasuredCluster) -> Path:
+    """Where the results go."""
+    return Path(settings["save"] or RESULTS / f"plan-{here.cpu}-{here.cores}-cores.json")
+
+
+def save(settings: dict[str, str], here: MeasuredCluster, rows: list[Row]) -> None:
+    """Write what was measured so far."""
     checks = [{"network": c.published.network, "published": c.published.efficiency, "predicted": c.predicted.efficiency, "reason": c.reason} for c in published_checks()]  # fmt: skip
     facts = {"machine": here.title, "python": platform.python_version(), "weft": weft.__version__, "batch": int(settings["batch"])}  # fmt: skip
-    path.write_text(json.dumps(facts | {"calibration": here.to_dict(), "rows": [vars(r) | {"error": r.error} for r in rows], "published": checks}, indent=1))  # fmt: skip
-    print(f"written: {path}")
+    file_of(settings, here).write_text(json.dumps(facts | {"calibration": here.to_dict(), "rows": [vars(r) | {"error": r.error} for r in rows], "published": checks}, indent=1))  # fmt: skip
 
 
 BEGUN = time.perf_counter()

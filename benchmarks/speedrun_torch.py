@@ -193,7 +193,8 @@ class TorchContestant:
     def _update(self, gradients: Any) -> None:
         """SGD with Nesterov momentum, the rate read from the device."""
         recipe = self.recipe
-        rate = self.rates[self.done.clamp(max=len(self.rates) - 1)]
+        # An index in brackets would be read by the host, which a captured graph cannot do.
+        rate = torch.take(self.rates, self.done.clamp(max=len(self.rates) - 1))
         decay = recipe.weight_decay * recipe.batch
         for bias in (False, True):
             which = [i for i, b in enumerate(self.is_bias) if b == bias]

@@ -47,6 +47,8 @@ CASES = {
     "bias and slopes": Case((2, 2, 2, 17, 33, 6, 3), LOWER, 0.0, ("bias", "slopes")),
     "dropout": Case((2, 2, 1, 17, 33, 6, 3), FULL, 0.3, ("key", "offset")),
     "dropout, keys in fours": Case((2, 2, 1, 17, 68, 6, 3), LOWER, 0.3, ("key", "offset")),
+    "few keys, mask": Case((2, 2, 1, 7, 12, 5, 3), FULL, 0.0, ("mask",)),
+    "few keys, mask and dropout": Case((2, 2, 1, 7, 12, 5, 3), FULL, 0.25, ("mask", "key", "offset")),
     "all": Case((2, 2, 1, 37, 41, 10, 9), (9, 2, "lower_right"), 0.2, ("mask", "bias", "lengths", "slopes", "key", "offset")),
 }  # fmt: skip
 

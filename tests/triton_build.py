@@ -102,6 +102,13 @@ def heads(x, images, taps):
     return weft.grad(loss, argnums=(0, 1))(x, images)
 
 
+def few_keys(x, mask):
+    """Attention with a mask and dropout, and its gradients."""
+    return weft.grad(
+        lambda x: (weft.dot_product_attention(x, x, x, mask=mask, dropout=0.25).astype("float32") ** 2).sum()
+    )(x)
+
+
 GENERATIONS = (80, 90)
 _turn = itertools.cycle(GENERATIONS)
 
@@ -133,6 +140,8 @@ def main() -> None:
     for launch in commands(gpu_program(graph, {})):
         build_all(launch.kernel)
     for launch in commands(gpu_program(weft.make_graph(heads, HEADS, CHANNELS, TAPS), {})):
+        build_all(launch.kernel)
+    for launch in commands(gpu_program(weft.make_graph(few_keys, HEADS[:, :, :12], np.ones((12, 12), bool)), {})):
         build_all(launch.kernel)
     graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
     for launch in commands(gpu_program(graph, {})):

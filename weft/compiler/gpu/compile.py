@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from .source import KernelSource
 
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "u8"}
 OTHER_WARPS = (8, 16, 2)
+_PRODUCT = re.compile(r"tt\.dot .*?tensor<\d+x(\d+)x\w+, #ttg\.dot_op<\{opIdx = 0, parent = #mma\d*, kWidth = (\d+)")
+LANES = 4  # of a warp that share a row of a product's operands
 ALIGNED = 16  # bytes: all memory begins at a multiple of it, and wide loads may rely on that
 
 
@@ -94,8 +97,20 @@ def _compiled(function: Any, wanted: CompileRequest, warps: int) -> Binary:
         target=GPUTarget("cuda", wanted.capability, 32),
         options=options,
     )
+    check_products(made.asm["ttgir"])
     facts = made.metadata
     return Binary(made.asm["cubin"], facts.name, facts.num_warps, facts.shared)
+
+
+def check_products(text: str) -> None:
+    """Reject a kernel, in Triton's IR for GPUs, with a product that adds some of its terms twice and leaves out others.
+
+    Triton gives each lane `kWidth` neighbouring terms, more for operands that are made of narrow numbers. Where all lanes together have more than there are,
+    Triton 3.6 computes wrong sums, without a word.
+    """
+    for terms, width in _PRODUCT.findall(text):
+        if LANES * int(width) > int(terms):
+            raise RuntimeError(f"Triton shares out {LANES} x {width} terms of a product that sums {terms}")
 
 
 def _loaded(wanted: CompileRequest, folder: Path) -> Any:

@@ -149,7 +149,7 @@ class AttentionWriter(KernelWriter):
     def _bits(self, across: bool) -> str:
         """The random bits of a tile. Four neighbouring keys share a block of the generator, where rows begin with one: then it is computed once."""
         line = f"((b * {self.heads} + h) * {self.queries} + rows[:, None]) * {self.keys}"
-        if self.keys % 4:
+        if not self.problem.joins_words:
             r, c = ("rows[None, :]", "cols[:, None]") if across else ("rows[:, None]", "cols[None, :]")
             return f"philox({line.replace('rows[:, None]', r)} + {c}, stream_key, stream_offset)"
         start = "first" if across else "start"

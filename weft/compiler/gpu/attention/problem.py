@@ -80,13 +80,31 @@ class AttentionProblem:
         """Of tiles that hold features or values: one for both. With two widths, Triton 3.6 was seen to give wrong numbers on an H200."""
         return _side(max(self.features, self.values))
 
+    @property
+    def joins_words(self) -> bool:
+        """Whether four neighbouring keys share a block of the random generator, whose words are joined to a tile."""
+        return bool(self.anchor.param("dropout")) and self.sizes[3] % 4 == 0
+
+    @property
+    def least_keys(self) -> int:
+        """The least side of a tile that products of weights sum over. Triton gives each of the four lanes of a row of operands 32 bits of the narrowest
+        numbers that the weights are made of, a mask's bytes, and twice as many where words were joined. Lanes that do not fit in the tile count again.
+        """
+        bits = 8 * min(self.dtype.itemsize, 1 if "mask" in self.extra else self.dtype.itemsize)
+        return max(LEAST, 4 * 32 // (bits // 2 if self.joins_words else bits))
+
     def tile(self, part: str) -> AttentionTile:
         """The tile of a kernel, by the size of a head: what is kept on the chip must fit there."""
         chosen = _TILES[part][sum(self.width > most for most in (64, 128))]
         if {"mask", "bias"} & set(self.extra):  # whose tiles are loaded ahead as well
             chosen = replace(chosen, stages=min(2, chosen.stages))
         _, _, queries, keys = self.sizes
-        tile = replace(chosen, queries=min(chosen.queries, _side(queries)), keys=min(chosen.keys, _side(keys)))
+        of_queries, of_keys = (LEAST, self.least_keys)[:: -1 if part == "keys" else 1]  # products sum over the others
+        tile = replace(
+            chosen,
+            queries=min(chosen.queries, max(of_queries, _side(queries))),
+            keys=min(chosen.keys, max(of_keys, _side(keys))),
+        )
         rows = tile.keys if part == "keys" else tile.queries
         across = min(self.width, tile.queries if part == "keys" else tile.keys)
         return replace(
