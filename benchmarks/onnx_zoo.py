@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+from cases import peers
 
 import weft
 from weft import zoo
@@ -49,7 +49,7 @@ def _checked(name: str) -> float:
         path = Path(folder) / f"{name}.onnx"
         weft.onnx.save(path, network, weft.asarray(x[:1]))
         onnx.checker.check_model(str(path), full_check=True)
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        session = peers.need("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
         in_runtime = session.run(None, {given.name: x})[0]
         again = _first(weft.jit(weft.load(path).eval())(weft.asarray(x))).numpy()

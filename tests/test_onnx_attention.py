@@ -139,7 +139,12 @@ def other_divisor(w: Writer) -> str:
     return w("MatMul", w("Div", raised, w("ReduceSum", w("Exp", scores), np.asarray([-1]), keepdims=1)), "v")
 
 
-@pytest.mark.parametrize("spelling", [other_axis, with_mask, shared_values, two_rows, other_divisor])
+def times_zero(w: Writer) -> str:
+    scores = w("Mul", w("MatMul", "q", w("Transpose", "k", perm=[0, 1, 3, 2])), f32(0.0))
+    return w("MatMul", w("Softmax", scores, axis=-1), "v")
+
+
+@pytest.mark.parametrize("spelling", [other_axis, with_mask, shared_values, two_rows, other_divisor, times_zero])
 def test_what_is_not_attention_stays(spelling: Spelling, tmp_path: Path) -> None:
     loaded, inputs, wanted = imported(spelling, HEADS_FIRST, tmp_path)
     assert ops(loaded, inputs)["attention"] == 0
@@ -150,6 +155,25 @@ def test_wide_heads_stay(tmp_path: Path) -> None:
     shapes = dict.fromkeys("qkv", (1, 2, 3, 300))
     loaded, inputs, _ = imported(by_matmul, shapes, tmp_path)
     assert ops(loaded, inputs)["attention"] == 0
+
+
+@pytest.mark.parametrize("axis", range(4))
+def test_empty_operands(axis: int, tmp_path: Path) -> None:
+    sizes = [2, 3, 5, 8]
+    sizes[axis] = 0
+    loaded, inputs, wanted = imported(by_matmul, dict.fromkeys("qkv", tuple(sizes)), tmp_path)
+    assert weft.jit(loaded)(*inputs).shape == wanted.shape
+
+
+def test_a_saved_import_takes_any_batch(tmp_path: Path) -> None:
+    layer = nn.MultiHeadAttention(16, 4).eval()
+    x = np.random.default_rng(0).normal(size=(5, 6, 16)).astype(np.float32)
+    weft.onnx.save(tmp_path / "a.onnx", layer, weft.asarray(x[:1]))
+    weft.save(tmp_path / "a.weft", weft.load(tmp_path / "a.onnx"), weft.asarray(x[:1]))
+    program = weft.load(tmp_path / "a.weft")
+    for batch in (1, 2, 5):
+        wanted = layer(weft.asarray(x[:batch])).numpy()
+        np.testing.assert_allclose(program(weft.asarray(x[:batch])).numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_of_imported_attention(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ Attention with a mask is left as it is: where an added mask leaves a query nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import isfinite, prod
 from typing import NamedTuple
 
 from ..graph.node import CONST, Node
@@ -63,7 +63,7 @@ class Operand(NamedTuple):
 
 def _match(product: Node) -> tuple[Operand, Operand, Operand, float] | None:
     """Queries, keys, values and the scale, if a product is one of attention weights and values."""
-    if product.op.name != "contract":
+    if product.op.name != "contract" or not all(prod(x.shape) for x in product.inputs):
         return None
     found = _softmax(product.inputs[0])
     if found is None:
@@ -90,7 +90,7 @@ def _match(product: Node) -> tuple[Operand, Operand, Operand, float] | None:
     wanted[lead + queries + features] = _long_axes(product, out)
     if not keys or max(map(len, (queries, features))) > 1 or any(sorted(w) != sorted(f) for w, f in wanted.items()):
         return None
-    if max(of_query[SUMMED], of_value.get(features, 1)) > MOST_FEATURES:
+    if max(of_query[SUMMED], of_value.get(features, 1)) > MOST_FEATURES or not isfinite(scale):
         return None
     q, k = inner.inputs if of_query is left else inner.inputs[::-1]
     return (
@@ -132,16 +132,29 @@ def _reduction(node: Node, name: str) -> Node | None:
 
 def _scaled(node: Node) -> tuple[float, Node, Axes]:
     """A value as a number times another one that is moved: the number, the other value, and which of its axes the value's are."""
-    scale, axes = 1.0, tuple(range(len(node.shape)))
+    scale = 1.0
+    axes: Axes = tuple(range(len(node.shape)))
     while True:
-        below, moved = _below_moves(node)
+        node, moved = _below_moves(node)
         axes = tuple(None if i is None else moved[i] for i in axes)
-        factor = next((i for i in below.inputs if i.op is CONST), None) if below.op.name in ("mul", "div") else None
-        if factor is None or (below.op.name == "div" and factor is not below.inputs[1]):
-            return scale, below, axes
-        number = float(factor.param("value"))
-        scale = scale * number if below.op.name == "mul" else scale / number
-        node = next(i for i in below.inputs if i is not factor)
+        found = _times_number(node)
+        if found is None:
+            return scale, node, axes
+        factor, node = found
+        scale *= factor
+
+
+def _times_number(node: Node) -> tuple[float, Node] | None:
+    """The number and the value, if a node multiplies or divides a value by a finite number other than 0."""
+    if node.op.name not in ("mul", "div"):
+        return None
+    value, number = node.inputs
+    if node.op.name == "mul" and value.op is CONST:
+        value, number = number, value
+    factor = float(number.param("value")) if number.op is CONST else 0.0
+    if not factor or not isfinite(factor):
+        return None
+    return (factor if node.op.name == "mul" else 1.0 / factor), value
 
 
 def _below_moves(node: Node) -> tuple[Node, Axes]:
