@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from _pytest.doctest import DoctestModule
 
-from sampling import is_left_out, is_optimized, left_out, mode, some
+from sampling import is_left_out, is_optimized, is_threaded, left_out, mode, some
 
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
 collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
@@ -133,6 +133,22 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_left_out(collection_path) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[Any]:
+    """Each process of a run of all tests imports another part of them first. In a new checkout pytest then rewrites and compiles every file
+    in one process, and the others find the result: that was half of the time before the first test."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and str(Path(__file__).parent) in {os.path.abspath(name) for name in session.config.args}:
+        files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if not is_left_out(path)]
+        first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
+        for path in files[first:] if first else ():
+            try:
+                import_module(path.stem)
+            except (Exception, pytest.skip.Exception):  # pytest imports it again, and says why it fails
+                pass
+    return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     gone = left_out(items)
     if gone:
@@ -154,7 +170,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Set whether programs are optimized before the first fixture of a test, in this process and in those that it starts."""
+    """Set how programs are compiled and run before the first fixture of a test, in this process and in those that it starts."""
     if is_optimized(item.path):
         return (yield)
     from weft.knobs import knobs
@@ -162,6 +178,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_OPTIMIZE", "0")
         patch.setattr(knobs, "optimize", 0)
+        if not is_threaded(item.path):
+            patch.setenv("WEFT_THREADS", "1")
+            patch.setattr(knobs, "threads", 1)
         return (yield)
 
 
