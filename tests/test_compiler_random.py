@@ -374,7 +374,9 @@ def test_large_tensors_give_the_same_bits_for_any_number_of_threads() -> None:
         ]  # fmt: skip
 
     graph = weft.make_graph(run, weft.asarray(x), weft.asarray(w))
-    one, *others = (compiled_results(graph, [x, w], threads) for threads in sampled("large tensors", (1, 2, 3, 4), share=4.0))
+    one, *others = (
+        compiled_results(graph, [x, w], threads) for threads in sampled("large tensors", (1, 2, 3, 4), share=4.0)
+    )
     for other in others:
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             assert a.tobytes() == b.tobytes(), number

@@ -90,7 +90,12 @@ def test_names_of_things_and_other_precisions() -> None:
         result = fitted(
             model=nn.Sequential(nn.Flatten(), nn.Linear(64, 32, activation="relu"), nn.Linear(32, 10)),
             prepare=Scale(),
-            optimizer="sgd", rate=0.1, momentum=0.9, clip_norm=1.0, precision=precision, metrics=("accuracy", "top5")
+            optimizer="sgd",
+            rate=0.1,
+            momentum=0.9,
+            clip_norm=1.0,
+            precision=precision,
+            metrics=("accuracy", "top5"),
         )
         assert result.best["validation_accuracy"] > 0.6
         assert result.best["validation_top5"] >= result.best["validation_accuracy"]

@@ -128,7 +128,9 @@ def works(crew: Team, times: int = 20) -> bool:
 
 @pytest.mark.parametrize("threads", SIZES)
 def test_barriers_separate_what_threads_do(threads: int) -> None:
-    assert works(team(threads), some(10_000 if threads <= usable_cores() else 2_000, 1.0))  # those without a core wait for one
+    assert works(
+        team(threads), some(10_000 if threads <= usable_cores() else 2_000, 1.0)
+    )  # those without a core wait for one
 
 
 @pytest.mark.parametrize("threads", SIZES)
