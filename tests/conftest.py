@@ -133,22 +133,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_left_out(collection_path) else None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[Any]:
-    """Each process of a run of all tests imports another part of them first. In a new checkout pytest then rewrites and compiles every file
-    in one process, and the others find the result: that was half of the time before the first test."""
-    worker = getattr(session.config, "workerinput", None)
-    if worker is not None and str(Path(__file__).parent) in {os.path.abspath(name) for name in session.config.args}:
-        files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if not is_left_out(path)]
-        first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
-        for path in files[first:] if first else ():
-            try:
-                import_module(path.stem)
-            except (Exception, pytest.skip.Exception):  # pytest imports it again, and says why it fails
-                pass
-    return (yield)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     gone = left_out(items)
     if gone:
