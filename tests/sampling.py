@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
 SAMPLE_SHARE = 0.15  # of the share that a sweep names, beyond one case of every class: the suite has to fit in a quarter of an hour on two cores
-FAST_SHARE = 0.25  # of it for the fast tests
+FAST_SHARE = 0.1  # of it for the fast tests
 FAST_SHARE_OF_OTHERS = 0.15  # of the cases of tests that are no sweeps
 NEVER_SAMPLED = ("test_regressions.py",)
 
