@@ -4,6 +4,7 @@
 #   make test     lint and format, then the tests with the type checker beside them. The expensive sweeps (ops x dtypes x shapes on
 #                 CPU and GPU kernels, networks of the zoo) are sampled: at least one case of every op, dtype and mode, the rest
 #                 by WEFT_TEST_SEED, which the tests' last line prints. Tests above the compiler compile without LLVM's optimizations
+#                 and run on one thread
 #   make test-all    the same with every case of every sweep, and the studio's accounts on PostgreSQL where it is installed
 #   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
 #   make check    lint, format and types, without the tests

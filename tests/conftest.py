@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from _pytest.doctest import DoctestModule
 
-from sampling import is_left_out, is_optimized, left_out, mode, some
+from sampling import is_left_out, is_optimized, is_threaded, left_out, mode, some
 
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
 collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
@@ -154,7 +154,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Set whether programs are optimized before the first fixture of a test, in this process and in those that it starts."""
+    """Set how programs are compiled and run before the first fixture of a test, in this process and in those that it starts."""
     if is_optimized(item.path):
         return (yield)
     from weft.knobs import knobs
@@ -162,6 +162,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_OPTIMIZE", "0")
         patch.setattr(knobs, "optimize", 0)
+        if not is_threaded(item.path):
+            patch.setenv("WEFT_THREADS", "1")
+            patch.setattr(knobs, "threads", 1)
         return (yield)
 
 

@@ -12,7 +12,8 @@ asks `sampled` for its cases, or `some` for a number of random trials:
 
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
-Programs that tests compile are optimized by LLVM in `all`, and in the files of OPTIMIZED.
+Programs that tests compile are optimized by LLVM in `all`, and in the files of OPTIMIZED. They run on all cores there, and in the files of
+THREADED; on one thread elsewhere.
 
 A test that is marked `slow` takes many seconds and checks once more, in another way, what quicker tests check too: only `all` takes it.
 
@@ -29,8 +30,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
-SAMPLE_SHARE = 0.3  # of the share that a sweep names, beyond one case of every class: the suite has to fit in a quarter of an hour on two cores
-FAST_SHARE = 0.25  # of it for the fast tests
+SAMPLE_SHARE = 0.15  # of the share that a sweep names, beyond one case of every class: the suite has to fit in a quarter of an hour on two cores
+FAST_SHARE = 0.1  # of it for the fast tests
 FAST_SHARE_OF_OTHERS = 0.15  # of the cases of tests that are no sweeps
 NEVER_SAMPLED = ("test_regressions.py",)
 
@@ -121,6 +122,11 @@ def is_optimized(path: Path) -> bool:
     return mode() == "all" or path.stem in OPTIMIZED
 
 
+def is_threaded(path: Path) -> bool:
+    """Whether the programs that the tests of a file compile run on all cores."""
+    return is_optimized(path) or path.stem in THREADED
+
+
 # Files whose subject is the code that is compiled for CPUs. All others compile without LLVM's optimizations, which were a third of their time:
 # that code computes the same bits (test_unoptimized.py), and make test-all optimizes everywhere.
 OPTIMIZED = {
@@ -129,6 +135,12 @@ OPTIMIZED = {
     "test_jit_agrees", "test_library", "test_long_sums", "test_maths", "test_nonfinite", "test_pooling_windows", "test_regressions",
     "test_slice_update", "test_sparse", "test_special", "test_special_values", "test_sums", "test_thresholds", "test_top_k",
     "test_training_step", "test_unoptimized",
+}  # fmt: skip
+
+# Files whose subject is threads, beside those of OPTIMIZED. Programs of all others run on one thread: every core has a process of tests already,
+# and threads that wait for one which has no core took half of the time of long trainings. The bits are the same (test_thread_bits.py).
+THREADED = {
+    "test_executable_contract", "test_jit_threads", "test_profile", "test_state_threads", "test_team", "test_thread_bits", "test_trace",
 }  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.

@@ -347,7 +347,7 @@ def bundle(seeds: Sequence[int], steps: int) -> tuple[Graph, list[np.ndarray]]:
     return weft.make_graph(run, *map(weft.asarray, flat)), flat
 
 
-@settings(max_examples=2)
+@settings(max_examples=some(2))
 @given(st.integers(0, 2**20))
 def test_the_same_bits_for_any_number_of_threads(seed: int) -> None:
     graph, arrays = bundle(range(seed, seed + 3), 7)
@@ -374,7 +374,9 @@ def test_large_tensors_give_the_same_bits_for_any_number_of_threads() -> None:
         ]  # fmt: skip
 
     graph = weft.make_graph(run, weft.asarray(x), weft.asarray(w))
-    one, *others = (compiled_results(graph, [x, w], threads) for threads in (1, 2, 3, 4))
+    one, *others = (
+        compiled_results(graph, [x, w], threads) for threads in sampled("large tensors", (1, 2, 3, 4), share=4.0)
+    )
     for other in others:
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             assert a.tobytes() == b.tobytes(), number
@@ -497,7 +499,7 @@ def check_guarded(what: str) -> None:
     cases = (
         sampled("guarded", networks(), share=0.5)
         if what == "networks"
-        else [bundle(range(s, s + 5), 9) for s in (100, 200)]
+        else [bundle(range(s, s + 5), 9) for s in sampled("guarded random", (100, 200), share=1.0)]
     )
     for graph, arrays in cases:
         for at_end in (True, False):

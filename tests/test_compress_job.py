@@ -105,7 +105,7 @@ class Killer:
             raise Killed
 
 
-@pytest.mark.parametrize(("kind", "number"), [("epoch", 1), ("epoch", 3)])
+@pytest.mark.parametrize(("kind", "number"), [("epoch", 1), pytest.param("epoch", 3, marks=pytest.mark.slow)])
 def test_a_killed_compression_ends_with_the_same_bits(runs: Path, small: Path, kind: str, number: int) -> None:
     name = f"killed-{kind}-{number}"
     with pytest.raises(Killed):

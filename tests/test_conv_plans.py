@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
+from sampling import sampled
 from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv import few_channels as conv_row
 from weft.compiler.cpu.conv import filter_gradient_plan as conv_filter_plan
@@ -415,7 +416,7 @@ def test_filter_gradients_packed_and_in_place(far: bool) -> None:
     shapes.append(conv_shape((28, 28), (5, 5), (6, 16), batch=3))
     shapes.append(conv_shape((23, 300), (3, 3), (4, 80), before=(1, 1)))
     shapes.append(conv_shape((9, 8), (2, 1), (37, 20)))
-    for seed, shape in enumerate(shapes):
+    for seed, shape in sampled("filter gradients", list(enumerate(shapes)), share=1.0):
         check(shape, "filter_gradient", seed)
     tiles = {conv_filter_tiles.in_place_tile(shape, host()) for shape in shapes if not shape.depthwise}
     assert len({tile.runs for tile in tiles}) > 1

@@ -106,6 +106,7 @@ def test_random_convolutions(rank: int, seed: int) -> None:
     check([random_case(pick, rank) for _ in range(6)], "float32", seed)
 
 
+@pytest.mark.sweep(share=2.0)  # each part holds layers of every network
 @pytest.mark.parametrize("part", range(3))
 def test_layers_of_known_networks(part: int) -> None:
     check(plain_cases()[part::3], "float32")

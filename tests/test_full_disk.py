@@ -88,7 +88,7 @@ def test_a_run_survives_a_full_disk_at_any_write(tmp_path: Path) -> None:
         for name in ("events.jsonl", "log.txt", "metrics.csv", "report.html"):
             assert (current[0] / name).read_bytes(), f"write {n}"
 
-    assert failures(work, tmp_path, after, step=11) > 60, "hardly anything was written"
+    assert failures(work, tmp_path, after, step=23) > 60, "hardly anything was written"
 
 
 @pytest.mark.usefixtures("_quick_device")
@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_what_it_had(tmp_path: Path) -> None:
         for path, content in before.items():
             path.write_bytes(content)
 
-    assert failures(lambda: fitted(run, 2), tmp_path, after, step=5) > 40
+    assert failures(lambda: fitted(run, 2), tmp_path, after, step=13) > 40
 
 
 @pytest.mark.parametrize("store", ["arrays", "lmdb"])

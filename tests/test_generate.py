@@ -63,12 +63,13 @@ def written(
     model: Any, prompt: str, length: int, *, temperature: float = 1.0, top_k: int = 4, seed: int = 0, drop: int = 3,
     repetition_penalty: float = 1.0,
 ) -> str:  # fmt: skip
-    """What `generate` should write, token by token in NumPy: the whole sequence goes through the network for each."""
+    """What `generate` should write, token by token in NumPy: the whole sequence goes through the network for each, without compiling."""
     ids, stream = LETTERS.encode(prompt).tolist(), Generator(seed)
     model.eval()
     for _ in range(length):
         over = max(0, len(ids) - CONTEXT) if hasattr(model, "context") else 0
-        logits = first(model(weft.asarray([ids[-(-over // drop) * drop :]]))).numpy()[0, -1].astype(np.float64)
+        with weft.knobs.set(compile_after=1000):
+            logits = first(model(weft.asarray([ids[-(-over // drop) * drop :]]))).numpy()[0, -1].astype(np.float64)
         for one in set(ids):
             logits[one] *= repetition_penalty if logits[one] < 0 else 1 / repetition_penalty
         if temperature == 0:

@@ -40,6 +40,7 @@ def scans(graph):
     return [n for n in graph.nodes if n.op.name == "scan"]
 
 
+@pytest.mark.sweep("extra", share=1.0)
 @pytest.mark.parametrize("extra", [None, "bias", "flat", "predictions"])
 @pytest.mark.parametrize("shape", [(6, 4), (32,), (7, 3)], ids=str)
 def test_a_training_step(shape, extra):

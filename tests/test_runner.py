@@ -94,7 +94,7 @@ def test_a_job_runs_in_a_process_of_its_own_and_its_events_can_be_followed(queue
 
 
 def test_a_job_that_another_process_pauses_ends_with_the_same_bits(queue: JobQueue) -> None:
-    job = submit(queue, {**QUICK, "epochs": 80, "name": "paused"})
+    job = submit(queue, {**QUICK, "epochs": 40, "name": "paused"})
     with running() as runner:
         first_epoch(job)
         with pytest.raises(UserError, match=f"process {runner.pid} runs the jobs in .* already"):
@@ -105,11 +105,11 @@ def test_a_job_that_another_process_pauses_ends_with_the_same_bits(queue: JobQue
     assert (job.state.state, job.state.why) == ("stopped", "paused")
     assert "job 1 is stopped: paused; continue it with: weft job resume 1" in said
     done = len((queue.root / "classify" / "paused" / "metrics.csv").read_text().splitlines()) - 1
-    assert done < 80
+    assert done < 40
     queue.resume(job)
     Runner(queue).run()
     assert job.state.state == "done"
-    train(validated("train", {**QUICK, "epochs": 80, "name": "whole", "runs": str(queue.root)}, SETTINGS))
+    train(validated("train", {**QUICK, "epochs": 40, "name": "whole", "runs": str(queue.root)}, SETTINGS))
     ends = [load(queue.root / "classify" / name / "weights" / "last.safetensors") for name in ("paused", "whole")]
     for name, tensor in ends[0].items():
         np.testing.assert_array_equal(tensor.numpy(), ends[1][name].numpy())

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 import weft
+from sampling import sampled
 from weft.errors import RunError, UserError
 from weft.io import load, save
 from weft.io.safetensors import metadata, read
@@ -98,7 +99,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     """Wherever it is: an error that names the file, or, in the name of the checksum itself, values that are right all the same."""
     content = written(tmp_path)
     right = {name: t.numpy().tobytes() for name, t in load(tmp_path / "x").items()}
-    for bit in range(8 * len(content)):
+    for bit in sampled("flipped bits", range(8 * len(content)), share=1.0):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         (tmp_path / "flipped").write_bytes(damaged)

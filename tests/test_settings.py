@@ -187,6 +187,7 @@ def by_assignment(name: str, value: Any, work: Callable[[], Any]) -> Any:
         setattr(knobs, name, before)
 
 
+@pytest.mark.sweep("name", share=1.0)
 @pytest.mark.parametrize("way", [in_block, by_assignment])
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_setting_that_changes_is_followed(name: str, way: Any) -> None:

@@ -107,21 +107,29 @@ def page(browser: Any, let_in: Any) -> Iterator[Any]:
     assert errors == []
 
 
+# Asked in the second frame from now: by then charts have taken the new width.
+TOO_WIDE = """new Promise((answer) => requestAnimationFrame(() => requestAnimationFrame(
+    () => answer(document.documentElement.scrollWidth - window.innerWidth))))"""
+
+
 @needs_browser
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
-def test_every_page_fits_the_window_and_the_rules_of_accessibility(
-    width: int, theme: str, page: Any, server: LocalStudio
-) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
+def test_every_page_fits_the_window_and_the_rules_of_accessibility(page: Any, server: LocalStudio) -> None:
+    """At the width of a desk in the light theme and at that of a phone in the dark one."""
     problems = []
-    checked = sampled(f"axe {width}", PAGES, share=0.35)
+    checked = {width: sampled(f"axe {width}", PAGES, share=0.7) for width in (1280, 390)}
     for path in PAGES:
-        page.goto(f"{server.address}{path}{'&' if '?' in path else '?'}theme={theme}")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(f"{server.address}{path}{'&' if '?' in path else '?'}theme=light")
         page.wait_for_selector("main h1")
-        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        problems += [f"{path} is {wide} pixels too wide"] if wide > 0 else []
-        if path in checked:
-            problems += [f"{path}: {problem}" for problem in against_axe_rules(page)]
+        for width, theme in ((1280, "light"), (390, "dark")):
+            page.set_viewport_size({"width": width, "height": 900})
+            if path in checked[width] and theme == "dark":  # the others need not be loaded once more
+                page.goto(f"{server.address}{path}{'&' if '?' in path else '?'}theme=dark")
+                page.wait_for_selector("main h1")
+            wide = page.evaluate(TOO_WIDE)
+            problems += [f"{path} is {wide} pixels too wide at {width}"] if wide > 0 else []
+            if path in checked[width]:
+                problems += [f"{path}, {theme}: {problem}" for problem in against_axe_rules(page)]
     assert not problems, "\n".join(problems)
 
 

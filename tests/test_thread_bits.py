@@ -39,6 +39,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sweep(share=2.0)
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolutions_and_their_gradients(case):
     batch, channels, filters, size = case

@@ -43,6 +43,7 @@ def program(step: Any, *args: Any) -> Any:
     return made.executable.program
 
 
+@pytest.mark.sweep("name", share=1.0)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_optimizer_is_not_more_than_one_kernel(network: str, name: str) -> None:
