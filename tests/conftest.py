@@ -61,7 +61,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomized: a run that passes here passes on the build server too.
-hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=some(50))
+hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=some(100))
 hypothesis.settings.load_profile("weft")
 
 

@@ -138,7 +138,7 @@ OPTIMIZED = {
 }  # fmt: skip
 
 # Files whose subject is threads, beside those of OPTIMIZED. Programs of all others run on one thread: every core has a process of tests already,
-# and threads that wait for one which has no core took half of the time of long trainings. The bits are the same (test_thread_bits.py).
+# and threads would wait for one which has no core. The bits are the same (test_thread_bits.py).
 THREADED = {
     "test_executable_contract", "test_jit_threads", "test_profile", "test_state_threads", "test_team", "test_thread_bits", "test_trace",
 }  # fmt: skip

@@ -75,6 +75,7 @@ def test_every_algorithm_is_the_definition(algorithm, name):
     [
         ((2, 5, 9, 7), (3, 3), {"padding": 1}),
         ((1, 40, 12, 11), (3, 3), {"padding": 1}),  # several rectangles and groups of channels
+        ((1, 3, 9, 8), (7, 7), {"padding": 3}),
         ((2, 6, 9), (5,), {"padding": 2, "stride": 2}),
         ((1, 4, 5, 6, 4), (3, 2, 3), {"padding": 1}),
         (

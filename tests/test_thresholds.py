@@ -102,7 +102,7 @@ def check(case):
 GPU = [name for name in LOWERED if name.startswith("gpu")]
 
 
-@pytest.mark.sweep(share=1.5)  # the tests of all of them go every way, too
+@pytest.mark.sweep(share=3.0)  # the tests of all of them go every way, too
 @pytest.mark.parametrize("name", [name for name in LOWERED if name not in GPU])
 def test_one_at_a_time(name):
     assert LOWERED[name] != getattr(thresholds, name)
