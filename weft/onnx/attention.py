@@ -37,7 +37,7 @@ def fused_attention(product: Tensor) -> Tensor:
     return reshape(permute_dims(y, tuple(letters.index(c) for c in wanted)), product.shape)
 
 
-class Operand(NamedTuple):
+class AttentionOperand(NamedTuple):
     """Queries, keys or values, with a letter for each axis longer than 1."""
 
     node: Node
@@ -61,7 +61,7 @@ class Operand(NamedTuple):
 # --- the pattern --------------------------------------------------------------------------------------------------------------------
 
 
-def _match(product: Node) -> tuple[Operand, Operand, Operand, float] | None:
+def _match(product: Node) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand, float] | None:
     """Queries, keys, values and the scale, if a product is one of attention weights and values."""
     if product.op.name != "contract" or not all(prod(x.shape) for x in product.inputs):
         return None
@@ -94,9 +94,9 @@ def _match(product: Node) -> tuple[Operand, Operand, Operand, float] | None:
         return None
     q, k = inner.inputs if of_query is left else inner.inputs[::-1]
     return (
-        Operand(q, of_query, lead, queries, SUMMED),
-        Operand(k, of_key, lead, keys, SUMMED),
-        Operand(product.inputs[1], of_value, lead, keys, features),
+        AttentionOperand(q, of_query, lead, queries, SUMMED),
+        AttentionOperand(k, of_key, lead, keys, SUMMED),
+        AttentionOperand(product.inputs[1], of_value, lead, keys, features),
         scale,
     )
 
