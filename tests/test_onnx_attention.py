@@ -139,12 +139,20 @@ def other_divisor(w: Writer) -> str:
     return w("MatMul", w("Div", raised, w("ReduceSum", w("Exp", scores), np.asarray([-1]), keepdims=1)), "v")
 
 
+def two_axes_of_features(w: Writer) -> str:
+    q, k = (w("Reshape", x, np.asarray([0, 0, 0, 4, 2])) for x in "qk")
+    scores = w("Einsum", q, k, equation="bhqde,bhkde->bhqk")
+    return w("MatMul", w("Softmax", scores, axis=-1), "v")
+
+
 def times_zero(w: Writer) -> str:
     scores = w("Mul", w("MatMul", "q", w("Transpose", "k", perm=[0, 1, 3, 2])), f32(0.0))
     return w("MatMul", w("Softmax", scores, axis=-1), "v")
 
 
-@pytest.mark.parametrize("spelling", [other_axis, with_mask, shared_values, two_rows, other_divisor, times_zero])
+@pytest.mark.parametrize(
+    "spelling", [other_axis, with_mask, shared_values, two_rows, other_divisor, times_zero, two_axes_of_features]
+)
 def test_what_is_not_attention_stays(spelling: Spelling, tmp_path: Path) -> None:
     loaded, inputs, wanted = imported(spelling, HEADS_FIRST, tmp_path)
     assert ops(loaded, inputs)["attention"] == 0

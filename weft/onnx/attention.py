@@ -93,6 +93,8 @@ def _match(product: Node) -> tuple[AttentionOperand, AttentionOperand, Attention
     if max(of_query[SUMMED], of_value.get(features, 1)) > MOST_FEATURES or not isfinite(scale):
         return None
     q, k = inner.inputs if of_query is left else inner.inputs[::-1]
+    if any(prod(x.shape) != prod(sizes.values()) for x, sizes in ((q, of_query), (k, of_key))):
+        return None  # several axes are summed over
     return (
         AttentionOperand(q, of_query, lead, queries, SUMMED),
         AttentionOperand(k, of_key, lead, keys, SUMMED),
