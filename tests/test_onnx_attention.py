@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
+from onnx import numpy_helper as arrays
+from onnx.reference import ReferenceEvaluator
 
 import weft
 from weft import nn
-
-onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper  # noqa: E402
-from onnx import numpy_helper as arrays  # noqa: E402
 
 Spelling = Callable[["Writer"], str]
 
@@ -212,8 +212,6 @@ def imported(
     spelling: Spelling, shapes: dict[str, tuple[int, ...]], folder: Path
 ) -> tuple[Any, list[np.ndarray], np.ndarray]:
     """The model, inputs, and what onnx's own reference makes of them."""
-    from onnx.reference import ReferenceEvaluator
-
     rng = np.random.default_rng(1)
     inputs = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     writer = Writer()

@@ -87,6 +87,8 @@ def test_every_loss_by_rows():
         "largest": lambda x, w: (x @ w).max(axis=1).sum(),
         "teacher": lambda x, w: -(weft.softmax(weft.asarray(teacher)) * weft.log_softmax(x @ w)).sum(),
         "columns": lambda x, w: weft.tanh(x @ w)[:, 3:6].sum(),
+        "a transposed operand": lambda x, w: (weft.tanh(x @ w) * weft.asarray(teacher.T.copy()).T).sum(),
+        "an operand in another order": lambda x, w: (weft.tanh(x @ w) * weft.asarray(teacher)[::-1]).sum(),
     }
     for name, f in cases.items():
         x, w = weft.asarray(X), weft.asarray(W)
