@@ -138,8 +138,8 @@ def train_original(bench: Bench, given: argparse.Namespace) -> None:
 
 
 def taught(bench: Bench) -> nn.Module:
-    """Another network, trained on the same data, whose predictions the network learns from."""
-    recipe, student = RECIPES[f"int8-{bench.recipe.teacher}"], bench.model
+    """The network of another row, trained on the same data, whose predictions the network learns from."""
+    recipe, student = RECIPES[bench.recipe.teacher], bench.model
     weft.seed(bench.seed)
     bench.model = recipe.make()
     bench.train_sgd(bench.recipe.teacher_epochs, recipe.rate, recipe.weight_decay)

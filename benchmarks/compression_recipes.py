@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
     retrain_shift: int = 0  # pixels, of training images from pruning on
     retrain_weight_decay: float = 1e-4
     distill: float = 0.0  # the share of the teacher's predictions in the loss
-    teacher: str = ""  # another network; default: the uncompressed one
+    teacher: str = ""  # the row whose uncompressed network teaches; default: this one
     teacher_epochs: int = 10
     shrink: bool = False  # remove neurons that pruning left without readers
 
@@ -65,7 +65,7 @@ class Recipe(NamedTuple):
 
 
 _HAN300 = Recipe("lenet_300_100", density=(0.083, 0.09, 0.26), bits=5)
-_TAUGHT: dict[str, Any] = {"batch": 200, "distill": 0.7, "teacher": "lenet5"}
+_TAUGHT: dict[str, Any] = {"batch": 200, "distill": 0.7, "teacher": "int8-lenet5"}
 _LENET5 = Recipe("lenet5", batch=200, epochs=10, rate=0.05, retrain_rate=0.03)
 _SMALL = Recipe(
     "small_cnn", data="fashion-mnist", batch=200, epochs=20, rate=0.05, retrain_rate=0.03, shift=2, flip=True
