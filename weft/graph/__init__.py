@@ -1,29 +1,8 @@
 """The graph: nodes, closed graphs, their text form and drawing, and pattern rewriting."""
 
-from .check import check as check
-from .check import problems as problems
-from .graph import Graph as Graph
-from .graph import close as close
-from .graph import substitute as substitute
-from .node import OPS as OPS
-from .node import Node as Node
-from .node import Op as Op
-from .node import Tracker as Tracker
-from .node import Type as Type
-from .node import VariableCell as VariableCell
-from .node import data as data
-from .node import item as item
-from .node import make as make
-from .node import placeholder as placeholder
-from .node import tag as tag
-from .node import toposort as toposort
-from .node import variable as variable
-from .picture import to_dot as to_dot
-from .picture import to_svg as to_svg
-from .rewrite import Rule as Rule
-from .rewrite import rewrite as rewrite
-from .rewrite import rule as rule
-from .rewrite import transform as transform
-from .text import externs as externs
-from .text import parse as parse
-from .text import to_text as to_text
+from ..lazy import lazy_attributes as _lazy_attributes
+from ..lazy import registered_by as _registered_by
+from . import text as text  # registers itself: the text of a graph is the key of its compiled code
+
+_lazy_attributes(__name__)
+_registered_by("weft.graph.picture")

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..lazy import Registry
 from .node import TAG, VARIABLE, Node, dependencies, make, placeholder, toposort
 
-VIEWS: dict[str, Callable[[Graph], str]] = {}  # text.py and picture.py import this file and register themselves
+VIEWS: Registry[Callable[[Graph], str]] = Registry()  # text.py and picture.py import this file and register themselves
 
 
 @dataclass(frozen=True)

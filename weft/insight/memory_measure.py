@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime import device
+from ..runtime.device import device
 from ..runtime.native import release_arenas
 
 CALLS = 2  # the first allocates; the second finds everything in its place

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..compiler.ir.collectives import collectives
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
-from ..graph.node import Node
 from .host_calls import linked_symbol
 from .mesh import Mesh, run_collective, with_axes
 
@@ -26,7 +26,7 @@ class CollectiveProgram:
     @classmethod
     def of(cls, graph: Graph) -> CollectiveProgram | None:
         """Those of a graph; None if it has none."""
-        nodes = list(_collectives(graph))
+        nodes = list(collectives(graph))
         if not nodes:
             return None
         meshes = {n.param("mesh") for n in nodes}
@@ -57,14 +57,3 @@ class CollectiveProgram:
     def failure(self, peer: int) -> RunError:
         """Why a run was given up."""
         return self.mesh.failure(peer)
-
-
-def _collectives(graph: Graph) -> Iterator[Node]:
-    waiting, seen = [graph], {graph}
-    while waiting:
-        for node in waiting.pop().nodes:
-            if node.op.kind == "collective" and node.op.own_kernels:
-                yield node
-            inner = [p for p in node.params if isinstance(p, Graph) and p not in seen]
-            waiting += inner
-            seen.update(inner)

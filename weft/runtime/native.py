@@ -28,9 +28,9 @@ from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
-from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
 from ..timeline import RECORDING, Timeline, recorded
+from .collectives import collectives_of
 from .device import EAGER, STATE_LOCK, Buffer
 from .facts import Facts, Profile, Roofline
 from .profile import linked_functions, profile
@@ -131,10 +131,11 @@ class NativeExecutable:
         self._collective_order = facts.collectives
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
-        self._collectives = CollectiveProgram.of(graph)
+        self._collectives = collectives_of(graph)
         if self._collectives is not None and not self._collectives.mesh.table_address:
             raise UserError("mesh", "collectives of one process stay in programs for GPUs only, got one for the CPU.")
-        self._loaded = compiler.engine.Loaded(code, [*symbols(), *linked_functions(facts.symbols, self._collectives)])
+        linked = linked_functions(facts.symbols, bool(options.optimize), self._collectives)
+        self._loaded = compiler.engine.Loaded(code, [*symbols(), *linked])
         self._main = self._loaded.address("main")
         self._team = team(threads)
         # An error, its value, whether what is kept must be made, and where the mesh of its collectives is.
@@ -361,7 +362,8 @@ def _code(
     def make() -> bytes:
         program = compiler.backend.compiled(graph, updates, options, constants)
         fresh.append(program)
-        with compiler.library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
+        called = (call.phase.symbol for call in program.calls if call.phase is not None)
+        with compiler.library.preparing(called, bool(options.optimize)):
             written = compiler.module.write(program)
             _show(program, written.module)
             code = compiler.engine.object_code(written.module, bool(options.optimize))

@@ -19,13 +19,14 @@ import numpy as np
 from ..compiler import cpu as compiler
 from ..compiler.ir.frame import FRAME_RESERVED, nbytes
 from ..errors import RunError
-from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
+from .collectives import collectives_of
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
 if TYPE_CHECKING:
     from ..compiler.ir.program import KernelProgram
+    from ..mesh.programs import CollectiveProgram
 
 FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
@@ -89,7 +90,7 @@ class _IsolatedRun:
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         variants = {timed: compiler.module.write(program, timestamps=timed) for timed in (False, True)}
-        collectives = CollectiveProgram.of(program.graph)
+        collectives = collectives_of(program.graph)
         self._loaded = {t: loaded_variant(w, bool(options.optimize), collectives) for t, w in variants.items()}
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
@@ -131,11 +132,13 @@ class _IsolatedRun:
         return taken
 
 
-def linked_functions(called: Iterable[str], collectives: CollectiveProgram | None = None) -> Iterator[tuple[str, int]]:
+def linked_functions(
+    called: Iterable[str], optimize: bool, collectives: CollectiveProgram | None = None
+) -> Iterator[tuple[str, int]]:
     """The library functions that a program calls, with the addresses of those that are linked."""
     for symbol in called:
         found = symbol if collectives is None else collectives.linked_symbol(symbol)
-        yield symbol, compiler.library.address(found, lambda: compiler.backend.LOWERINGS)
+        yield symbol, compiler.library.address(found, lambda: compiler.backend.LOWERINGS, optimize=optimize)
 
 
 def loaded_variant(
@@ -145,7 +148,7 @@ def loaded_variant(
     digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
     key = f"timestamped program {digest} optimize {optimize}"
     code = compiler.engine.kept_code(key, lambda: compiler.engine.object_code(written.module, optimize))
-    return compiler.engine.Loaded(code, [*symbols(), *linked_functions(written.symbols, collectives)])
+    return compiler.engine.Loaded(code, [*symbols(), *linked_functions(written.symbols, optimize, collectives)])
 
 
 def _room(size: int) -> np.ndarray:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..compiler import cpu as compiler
-from ..mesh.programs import CollectiveProgram
 from ..options import CompileOptions
 from ..timeline import HOST, CallSpan, Slice, Timeline, TimelineRow, clock, this_thread, with_parents
 from .call_labels import call_labels
+from .collectives import collectives_of
 from .profile import loaded_variant
 from .team import Team, ticks
 
@@ -29,7 +29,7 @@ class TimestampedProgram:
 
     def __init__(self, program: KernelProgram, options: CompileOptions) -> None:
         written = compiler.module.write(program, timestamps=True)
-        self._loaded = loaded_variant(written, bool(options.optimize), CollectiveProgram.of(program.graph))
+        self._loaded = loaded_variant(written, bool(options.optimize), collectives_of(program.graph))
         self._main = self._loaded.address("main")
         self._stamps = np.zeros((options.threads, len(program.calls), 2), np.int64)
         self._frame = (ctypes.c_int64 * (program.frame_size + 1))()

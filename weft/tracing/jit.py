@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from .. import tracing
 from ..dtypes import DType, DTypeLike, as_dtype, float32
 from ..errors import UserError
-from ..explain import Explanation, explain
 from ..graph import Graph
 from ..knobs import knobs, memory_size
 from ..options import CompileOptions
@@ -34,6 +33,7 @@ from .traced import TracedFunction, traced
 
 if TYPE_CHECKING:
     from ..compiler.ir.program import KernelProgram
+    from ..explain import Explanation
     from .artifact import Artifact
 
 REMEMBERED = 64  # compiled forms of one function
@@ -146,7 +146,7 @@ class Jit(Generic[R]):
         _, leaves = key_of(args, kwargs, self.static)
         with STATE_LOCK:
             held, addresses = made.inputs(leaves)
-            found = explain(made.executable, addresses, repeats)
+            found = tracing.explain(made.executable, addresses, repeats)
             del held  # the memory had to stay until now
             return found
 

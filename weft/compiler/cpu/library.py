@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..host import usable_cores
@@ -33,7 +34,9 @@ def is_number(argument: str | int) -> bool:
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
-_Key = tuple[str, str, CpuTarget]  # symbol, changed thresholds, the CPU that the IR was generated for
+_Key = tuple[
+    str, bool, str, CpuTarget
+]  # symbol, whether it is optimized, changed thresholds, the CPU that the IR was generated for
 _loaded: dict[_Key, Loaded] = {}
 _loading: dict[_Key, threading.RLock] = {}
 
@@ -48,23 +51,23 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
     return enter
 
 
-def address(symbol: str, import_generators: Callable[[], object] = lambda: None) -> int:
+def address(symbol: str, import_generators: Callable[[], object] = lambda: None, *, optimize: bool = True) -> int:
     """The address of a function, compiled now if it is not loaded yet and not cached.
 
     `import_generators` is called before it is compiled: code that is cached is loaded without its generator.
     """
-    key = _key(symbol)
+    key = _key(symbol, optimize)
     if is_recording():
-        _code(symbol, import_generators)
+        _code(symbol, optimize, import_generators)
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
-                _loaded[key] = Loaded(_code(symbol, import_generators))
+                _loaded[key] = Loaded(_code(symbol, optimize, import_generators))
     return _loaded[key].address(symbol)
 
 
-def _key(symbol: str) -> _Key:
-    return symbol, thresholds.changed(), current_target()
+def _key(symbol: str, optimize: bool) -> _Key:
+    return symbol, optimize, thresholds.changed(), current_target()
 
 
 def module_of(symbol: str) -> ir.Module:
@@ -72,24 +75,24 @@ def module_of(symbol: str) -> ir.Module:
     return _makers[symbol.split(".")[0]](symbol)
 
 
-def _code(symbol: str, import_generators: Callable[[], object]) -> bytes:
+def _code(symbol: str, optimize: bool, import_generators: Callable[[], object]) -> bytes:
     family = symbol.split(".")[0]
 
     def make() -> bytes:
         import_generators()
-        return object_code(_makers[family](symbol))
+        return object_code(_makers[family](symbol), optimize)
 
     if family in _makers and not _makers[family].__module__.startswith(
         "weft."
     ):  # cache keys cover weft's own sources only
         return make()
-    return kept_code(f"library {symbol}", make)
+    return kept_code(f"library {symbol} {'' if optimize else 'not '}optimized", make)
 
 
 @contextmanager
-def preparing(symbols: Iterable[str]) -> Iterator[None]:
+def preparing(symbols: Iterable[str], optimize: bool = True) -> Iterator[None]:
     """Compile missing functions in the background of the `with` block."""
-    missing = [symbol for symbol in dict.fromkeys(symbols) if _key(symbol) not in _loaded]
+    missing = [symbol for symbol in dict.fromkeys(symbols) if _key(symbol, optimize) not in _loaded]
     if not missing:
         yield
         return
@@ -97,7 +100,7 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
 
     with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
         made = [
-            pool.submit(copy_context().run, address, symbol) for symbol in missing
+            pool.submit(copy_context().run, partial(address, symbol, optimize=optimize)) for symbol in missing
         ]  # with the settings of this thread
         yield
     for one in made:

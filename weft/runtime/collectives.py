@@ -1,0 +1,17 @@
+"""The collectives of a program. Only one that has some imports the mesh, with its sockets and shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import mesh
+from ..compiler.ir.collectives import collectives
+from ..graph.graph import Graph
+
+if TYPE_CHECKING:
+    from ..mesh.programs import CollectiveProgram
+
+
+def collectives_of(graph: Graph) -> CollectiveProgram | None:
+    """What a program needs for the collectives of its graph; None if it has none."""
+    return None if next(collectives(graph), None) is None else mesh.CollectiveProgram.of(graph)
