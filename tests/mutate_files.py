@@ -35,7 +35,7 @@ from weft.errors import RunError, UserError
 
 MEMORY = 8 << 30  # bytes of address space: what a damaged file makes weft ask for must fit, or be refused
 SECONDS = 20.0  # that one mutation may take; on a busy machine, half as many of CPU time
-BATCH, LARGE_BATCH = 100, 1000  # mutations for a process; for one of several
+BATCH, LARGE_BATCH = 100, 5000  # mutations for a process; for one of several
 
 
 def find_case(name: str) -> Case:

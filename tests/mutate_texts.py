@@ -32,6 +32,7 @@ from weft.plan.clusters import clusters
 from weft.plan.rank_measures import RankMeasures
 from weft.text import load_pretrained, load_tokenizer
 from weft.text.tokenizer import SubwordTokenizer
+from weft.tree import flatten
 
 DIGEST = "0123"
 
@@ -130,8 +131,10 @@ def _make_external(folder: Path) -> None:
 
 def _read_external(folder: Path) -> Any:
     try:
-        return weft.load(folder / "net.onnx").eval()(weft.ones((3, 4))).tolist()
-    except UserError as error:  # a damaged model may have other inputs, and what is said of a tensor follows its name
+        return [tensor.tolist() for tensor in flatten(weft.load(folder / "net.onnx").eval()(weft.ones((3, 4))))[0]]
+    except (
+        UserError
+    ) as error:  # a damaged model may have other inputs and results, and what is said of a tensor follows its name
         return error.message
 
 
