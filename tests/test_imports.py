@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # every package, and no package may import it.
 LAYERS = [
     ["version"],
+    ["records"],
     ["lazy"],
     ["errors"],
     ["hints"],

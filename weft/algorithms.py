@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from .graph.node import OPS, Node, Type
 from .ops.conv import Padding, Sizes, conv
 from .ops.creation import zeros
 from .ops.movement import permute_dims, same_dtype
+from .records import dataclass
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.device import Executable

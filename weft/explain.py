@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .compiler import planning
 from .compiler.ir.frame import nbytes
 from .errors import RunError, Scope
+from .records import dataclass
 from .runtime.device import Executable
 from .runtime.facts import CallTime, Profile, Roofline
 from .runtime.native import OBSERVERS

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from .dtypes import DType, as_dtype
 from .knobs import KNOBS, knobs
+from .records import dataclass
 
 # Settings that shape no compiled code: they decide when something is computed, where it is kept, or what is printed.
 NOT_IN_CODE = frozenset(

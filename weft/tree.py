@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .errors import UserError
+from .records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..graph.text import subgraphs
 from ..options import CompileOptions
+from ..records import dataclass
 from .object_reader import ObjectSummary, check_symbols, read_object
 from .threads import SYMBOLS, write_barrier, write_team
 from .weights import DATA, PackedWeights, data_module, filled, kept_ranges

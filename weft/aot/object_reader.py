@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..errors import UserError
+from ..records import dataclass
 
 _CODE_FLAGS = 0x2 | 0x4  # allocated and executable
 _SYMBOLS = 2  # the type of the section

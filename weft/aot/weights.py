@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..compiler.ir.storage import ALIGN, KEPT, Slot
 from ..errors import InternalError
+from ..records import dataclass
 
 DATA = "weights"  # the symbol of the block; it is local to the object file
 _MARK = bytes(range(1, 251)) + b"weft"  # found in no other place of an object file

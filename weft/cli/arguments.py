@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +14,7 @@ from ..errors import UserError
 from ..hints import nearest
 from ..jobs.schema import Setting, as_text, flag, parsed
 from ..jobs.yaml_files import read_settings
+from ..records import dataclass
 from .table import rendered
 
 HELP_WIDTH = 100  # of help pages, unless the terminal is narrower

@@ -7,7 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs
 from ..nn.summary import macs
+from ..records import dataclass
 from ..report.text_format import counted
 from ..runtime import Device
 from ..runtime import device as find_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..jobs.find import find_run, run_folders
 from ..jobs.schema import Setting, flag
 from ..jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from ..locks import writer_of
+from ..records import dataclass
 from ..report import compare as facts
 from ..report.axes import duration, short
 from ..report.run_record import RunRecord, read_run

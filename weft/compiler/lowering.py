@@ -8,13 +8,14 @@ without a rule is decomposed into others, if its declaration says how, or reject
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..dtypes import DType, float32
 from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import OPS, Node, Op
+from ..records import dataclass
 
 
 def has_external_ops(graph: Graph) -> bool:

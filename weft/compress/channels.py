@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ..nn.replace import replace_tensors
 from ..nn.summary import traced_calls
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
+from ..records import dataclass
 from ..tensor import Tensor, wrap
 from ..zoo.resnet import Shortcut
 from .channel_labels import FIXED, ChannelLabels

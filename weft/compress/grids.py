@@ -7,11 +7,11 @@ scale of 2^-n. Scale and zero are numbers, or one for each channel along an axis
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 
 BITS = range(2, 17)
 

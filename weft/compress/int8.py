@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from ..errors import UserError
 from ..nn.merge import Residual
 from ..nn.module import Module
+from ..records import dataclass
 from .equalize import corrected_bias, equalize_activations
 from .equalize import equalize as equalize_channels
 from .error_feedback import moments, rounded_weight

@@ -14,7 +14,6 @@ Everything else is computed in float from the dequantized integers, inside the k
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from ..ops.conv import conv
 from ..ops.convert import asarray
 from ..ops.elementwise import astype, maximum, minimum, round
 from ..ops.movement import pad, permute_dims
+from ..records import dataclass
 from ..tensor import Tensor, wrap
 from .grids import Grid
 from .qdq import IntegerWeight, Pairs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..packing.packed_tensors import Coder, PackedTensors, pack_tensors
 from ..packing.relative_coding import MOST_BITS, relative_weights
 from ..packing.tensor_content import MOST_VALUES, split_tensor
 from ..packing.tensor_forms import TensorForm
+from ..records import dataclass
 from .layers import weights_of
 from .pack import packed_weights
 

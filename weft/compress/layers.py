@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.module import Module
+from ..records import dataclass
 from ..tensor import Tensor
 from .parametrize import Parametrization, bake, is_parametrized, parametrization_of, parametrize
 

@@ -9,7 +9,6 @@ A layer is only replaced if that makes it smaller. The two layers are trained fu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from ..nn.conv import Conv2d
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..nn.replace import replace_layers
+from ..records import dataclass
 from .layers import Number, Weight, by_weight, weights_of
 
 ConvSplit = Literal["channel", "spatial"]

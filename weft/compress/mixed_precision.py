@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..errors import UserError
 from ..nn.module import Module
 from ..nn.summary import summary
 from ..ops.convert import asarray
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor
 from ..tracing.jit import jit
 from .fake_quantize import FakeQuantize, QuantizedWeight

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..ops.movement import moveaxis, reshape
 from ..ops.reduce import max as reduce_max
 from ..ops.reduce import min as reduce_min
 from ..ops.reduce import sum
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 from ..tracing.jit import jit
 from .ranges import Values

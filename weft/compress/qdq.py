@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..graph.node import Node
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.quantize import dequantize, quantize
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .fake_quantize import FakeQuantize, QuantizedWeight, quantizers
 from .grids import Grid

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..ops.math import logical_or
 from ..ops.reduce import max as reduce_max
 from ..ops.reduce import min as reduce_min
 from ..ops.reduce import sum
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 from ..tracing.jit import jit
 from .fake_quantize import FakeQuantize, QuantizedWeight, in_float, quantizers

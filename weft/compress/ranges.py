@@ -9,12 +9,12 @@ entropy     the least Kullback-Leibler divergence of the rounded distribution fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .grids import Grid, affine, symmetric
 
 Method = Literal["minmax", "percentile", "mse", "entropy"]

@@ -7,7 +7,7 @@ network computes what it did. s_i is the square root of the channel's range, a c
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ..graph.node import Node, toposort
 from ..nn.module import Module
 from ..nn.summary import ModuleCall, traced_calls
+from ..records import dataclass
 from ..tensor import Tensor
 from .connections import layer_of_node
 from .equalize import centred_factor, divide_outputs, multiply_inputs

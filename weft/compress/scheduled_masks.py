@@ -11,8 +11,6 @@ Masks and the number of steps done are state of the network, so checkpoints hold
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..control import cond
@@ -25,6 +23,7 @@ from ..ops.creation import zeros
 from ..ops.elementwise import abs, floor, maximum, where
 from ..ops.math import clip, logical_and, logical_or
 from ..ops.sorting import argsort
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor
 from .layers import Weight, by_weight, weights_of
 from .masks import Mask

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..errors import UserError
 from ..metrics import Accuracy, Mean
 from ..nn.losses import loss as find_loss
 from ..nn.module import Module
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from ..tracing.jit import jit
 from .layers import weights_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..ops.contract import matmul
 from ..ops.convert import asarray
 from ..ops.movement import transpose
 from ..ops.sparse import MOST_CODES, sparse_matmul
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor
 from ..tracing.jit import jit
 from .codebooks import Codebook

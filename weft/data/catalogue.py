@@ -7,7 +7,6 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..io.files import cannot_write, replace_file
 from ..knobs import knobs
+from ..records import dataclass
 from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
 from .dataset import Arrays, Splits
 from .digits import digit_arrays

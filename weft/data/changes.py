@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 from .label_kinds import LabelKind, label_of_text
 from .split_plan import SPLITS
 

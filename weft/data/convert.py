@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from ..records import dataclass
 from .images import Colour, Unreadable, read_image
 from .resize import Resize, resize
 from .statistics import histogram

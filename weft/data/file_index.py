@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..records import dataclass
 from .label_kinds import LabelKind, kind_of, label_counts
 
 

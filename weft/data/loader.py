@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.declare import whole
+from ..records import dataclass
 from ..tensor import Tensor
 from ..timeline import RECORDING, recorded
 from .dataset import Arrays

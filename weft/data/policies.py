@@ -8,7 +8,6 @@ colour change per round. Operations that are not sampled have the parameters of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from .. import random
 from ..dtypes import float32
@@ -22,6 +21,7 @@ from ..ops.movement import cut, pad, reshape
 from ..ops.reduce import max as reduce_max
 from ..ops.reduce import min as reduce_min
 from ..ops.statistics import mean
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor
 from . import checks
 from .colour import blend, luminance, per_image

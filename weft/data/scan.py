@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ..errors import UserError
+from ..records import dataclass
 from .catalogue import known, known_names
 from .dataset import Splits
 from .file_index import Index

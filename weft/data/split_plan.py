@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .file_index import Index
 from .label_kinds import Label, LabelKind, label_list
 

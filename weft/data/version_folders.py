@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..records import dataclass
 from .changes import DatasetChanges
 from .dataset_folder import describe, is_dataset_folder
 from .staging import DESCRIPTION

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .changes import WHERE, DatasetChanges
 from .convert import ConversionOptions
 from .create import plan_source

@@ -9,7 +9,7 @@ which is sampled once. Coordinates are relative to the centre, so that flips and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..dtypes import float32, int32
@@ -21,6 +21,7 @@ from ..ops.elementwise import floor, minimum, where
 from ..ops.indexing import pick
 from ..ops.math import clip
 from ..ops.movement import reshape
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 
 BORDERS = ("constant", "edge", "reflect")

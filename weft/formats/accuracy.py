@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..compress.quantization_report import decibels
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.task import prediction_of

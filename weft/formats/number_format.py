@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 
 LONGEST = 53  # bits of a fixed-point number: round_to computes in float64
 

@@ -11,7 +11,7 @@ that its largest value is the largest integer; all other formats are used as the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..errors import UserError
 from ..interpret.recording import evaluating
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..records import dataclass
 from .accuracy import FormatAccuracy, RepeatedRuns
 from .number_format import FixedFormat, FloatFormat, NumberFormat, number_formats
 from .rounding_layer import INPUT

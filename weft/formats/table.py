@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..insight.energy_model import OperationEnergy, energy_table
+from ..records import dataclass
 from .hardware import hardware
 from .number_format import FIXED, NAMES, NumberFormat, number_formats
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..compress.quantization_report import decibels
 from ..interpret.recording import recorded
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .number_format import NumberFormat

@@ -7,10 +7,10 @@ Its inputs are placeholders numbered from 0, so two graphs that compute the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ..lazy import Registry
+from ..records import dataclass
 from .node import TAG, VARIABLE, Node, dependencies, make, placeholder, toposort
 
 VIEWS: Registry[Callable[[Graph], str]] = Registry()  # text.py and picture.py import this file and register themselves

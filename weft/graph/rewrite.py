@@ -15,9 +15,9 @@ itself, for passes whose replacements depend on more than one node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..errors import InternalError
+from ..records import dataclass
 from .graph import Graph, rebuild
 from .node import Node, Op, blame, toposort
 

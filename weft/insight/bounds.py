@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..records import dataclass
 from ..runtime.facts import Roofline
 
 SHORT = 3e-6  # seconds: below, starting a kernel takes longer than its work

@@ -8,9 +8,9 @@ Of the recorded calls the shortest one is shown, which other programs disturbed 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ..records import dataclass
 from .profile_text import amount, duration
 
 NARROWEST = 0.0005  # of the width: boxes below are left out

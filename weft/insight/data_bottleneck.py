@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from ..records import dataclass
 from .profile_text import duration, table
 
 LOADING, STEP = "loader", "step"

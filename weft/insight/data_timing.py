@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..data.loading_stages import LoadingStage, drop_cached, loading_stages
 from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..records import dataclass
 from ..report.text_format import counted
 from ..runtime import device
 from ..tensor import Tensor

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..compress.observers import evaluating
 from ..errors import RunError, UserError
 from ..nn.module import Module
+from ..records import dataclass
 from .energy_counts import CACHE, kernel_counts
 from .energy_forms import DENSITY, FORMS, form_profile
 from .energy_model import LEVELS, energy

@@ -15,11 +15,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..nvml import open_nvml
+from ..records import dataclass
 from ..runtime import Device
 from ..runtime import device as find_device
 from .counter_error import CounterError

@@ -11,9 +11,10 @@ The cache model knows sizes, not addresses:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..compiler.cpu.roofline import last_cache
+from ..records import dataclass
 from ..runtime import Device
 from .energy_model import SIGNIFICANDS, Counts, integer_bits
 from .layer_profile import KernelProfile

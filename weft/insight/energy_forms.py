@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..hints import nearest
 from ..nn.module import Module
 from ..ops.convert import asarray
+from ..records import dataclass
 from .energy_counts import WIDTHS, format_bits, in_format
 from .profile import ProgramProfile, profile, with_energy
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 from .table_reader import TableEntry, table_file
 
 TABLE = Path(__file__).with_name("energy.yaml")

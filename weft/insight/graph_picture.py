@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from xml.sax.saxutils import escape
 
 from ..errors import Scope, UserError
 from ..graph.layered_layout import LayoutBox, LayoutWire, laid_out
+from ..records import dataclass
 from .layer_flow import INPUT, FlowLayer, LayerKey
 from .layer_profile import NOTHING, KernelProfile, LayerProfile, part_of
 from .profile_text import amount, duration

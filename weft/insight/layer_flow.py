@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..errors import Scope
 from ..graph.graph import Graph
 from ..graph.node import Node, dependencies
+from ..records import dataclass
 
 INPUT = "input"
 LayerKey = tuple[str, str, int]  # path, class and network, as in a scope

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..errors import Scope
+from ..records import dataclass
 
 NOTHING = 1e-6  # of the time: layers that only rename values, such as a flatten, are not listed
 

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..hints import nearest
 from ..knobs import knobs
+from ..records import dataclass
 from ..runtime import Device
 from ..runtime.native import thread_count
 from .table_reader import Figure, TableEntry, table_file

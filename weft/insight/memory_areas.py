@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ..records import dataclass
 from ..report.axes import make_axis
 from .profile_record import MemoryRecord, MemoryStep
 

@@ -10,12 +10,12 @@ import gc
 import resource
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..records import dataclass
 from ..runtime.device import device
 from ..runtime.native import release_arenas
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..compiler.planning.cost_model import work
 from ..control import checkpoint
 from ..errors import UserError
 from ..nn.module import Module
+from ..records import dataclass
 from ..runtime.facts import Facts
 from ..tensor import Tensor
 from ..tracing.compiled import CallMemory, memory_needed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+from ..records import dataclass
 from ..report import svg
 from ..report.axes import ChartAxis, make_axis
 from .memory_text import PrintableTimeline, size_text

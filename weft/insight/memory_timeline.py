@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from ..records import dataclass
 from ..tracing.jit import Jit, jit
 from .memory_plot import timeline_svg
 from .memory_text import timeline_text

@@ -7,7 +7,7 @@ values share the arena: they live from the kernel that writes them to the last o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..compiler.ir.kernel import Kernel
 from ..compiler.ir.program import KernelProgram
@@ -16,6 +16,7 @@ from ..compiler.planning import describe
 from ..errors import OUTSIDE, Scope
 from ..graph.node import Node
 from ..nn.module import Module, is_made
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.traced import TracedFunction
 

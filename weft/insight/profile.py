@@ -9,12 +9,13 @@ computes several layers counts for each by its share of the work. Energy is mode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from ..errors import Scope
 from ..explain import Explanation, Row
+from ..records import dataclass
 from ..runtime import device as find_device
 from ..tracing.jit import Jit, jit
 from .bounds import Bound, bound_of

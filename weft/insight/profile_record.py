@@ -6,11 +6,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
+from ..records import dataclass
 from ..version import __version__
 from .bounds import NEAR
 from .layer_profile import KernelProfile, LayerProfile

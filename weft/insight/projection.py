@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from ..records import dataclass
 from .layer_profile import KernelProfile, LayerProfile, summed
 from .machines import WIDER, DescribedMachine
 from .profile import ProgramProfile

@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ..errors import UserError
+from ..records import dataclass
 from ..report.axes import short
 from ..tracing.jit import Jit
 from .profile import ProgramProfile, profile_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ..records import dataclass
 from ..runtime.facts import Roofline
 
 WIDTHS = {4: "32 bits", 2: "16 bits", 1: "8 bits"}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ..records import dataclass
 from .profile import ProgramProfile
 from .profile_record import LayerRecord, ProfileRecord, as_record
 from .profile_text import amount, duration

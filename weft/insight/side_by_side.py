@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..records import dataclass
 from ..report.axes import short
 from .machines import HERE, DescribedMachine, machine
 from .profile import ProgramProfile

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 from ..zoo.definition.problems import DefinitionError
 from ..zoo.definition.yaml_tree import ListNode, MappingNode, ScalarNode, TreeNode, read_yaml
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ..data.dataset import Dataset
 from ..data.texts import Text
 from ..errors import UserError
 from ..nn.module import Module
+from ..records import dataclass
 from .explainer import Explainer
 
 BATCH = 128

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .explainer import Explainer
 from .pictures import Colour, overlay
 from .recording import last_maps

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..records import dataclass
 from ..report.axes import short
 from ..report.page import document
 from ..report.png import data_url, png

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.module import Module, listening
+from ..records import dataclass
 from ..tensor import Tensor
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..ops.reduce import max as maximum_over
 from ..ops.reduce import min as minimum_over
 from ..ops.reduce import sum as sum_over
 from ..ops.statistics import mean
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .explainer import Explainer

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
+
+from ..records import dataclass
 
 START = b"\x89HDF\r\n\x1a\n"
 MAX_OBJECTS, MAX_DEPTH, MAX_RANK, MAX_TEXT = 100_000, 32, 32, 1 << 20

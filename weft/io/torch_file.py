@@ -13,13 +13,13 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from ..errors import RunError
+from ..records import dataclass
 from .pickle_reader import AllowedCall, PickleError, PickleReader, Refused
 from .zip_archive import HEADER, START, ZIP_ERRORS, checked_entries, stored_start
 

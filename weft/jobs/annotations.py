@@ -11,12 +11,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, UserError
 from ..io.files import cannot_write, replace_file
+from ..records import dataclass
 
 FILE = "annotations.json"
 LARGEST = 1 << 18  # bytes of the file

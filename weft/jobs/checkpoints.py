@@ -10,7 +10,6 @@ import json
 import shutil
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ..errors import UserError
 from ..io import save
 from ..io.safetensors import read
 from ..locks import one_writer
+from ..records import dataclass
 from ..report.best_epoch import SELECTION_METRICS, best_row, ranking_key
 from ..report.run_record import read_run
 from ..train.folder import RunFolder, check_run_name

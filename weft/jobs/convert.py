@@ -6,7 +6,6 @@ The content tells the format of the source, as everywhere; the suffix says which
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..io.files import replace_with
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule, OnnxPort
 from ..onnx.module import load as load_onnx
+from ..records import dataclass
 from ..saved.program import Program
 from ..saved.program import load as load_program
 from ..saved.save import save as save_program

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ..data import Dataset, Text
 from ..dtypes import int32
 from ..errors import UserError
 from ..io.files import replace_file
+from ..records import dataclass
 from ..zoo.catalogue import ALIASES, FACTS
 from ..zoo.definition import Definition, DefinitionError, network_costs, parse_network, plan_network
 from ..zoo.facts import NetworkFacts

@@ -6,7 +6,7 @@ import io
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -18,6 +18,7 @@ from ..errors import RunError, UserError
 from ..interpret import Embedded, Explainer, embedding, pca, tsne
 from ..interpret.pictures import as_bytes, resized
 from ..io.files import replace_file
+from ..records import dataclass
 from .device import on
 from .events import Listener, Recorder, nobody
 from .job import held_out, job_of

@@ -23,12 +23,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ..io.files import append_line
 from ..io.json_values import json_value
+from ..records import dataclass
 
 FILE = "events.jsonl"
 POLL = 0.1  # seconds between two reads of a growing file

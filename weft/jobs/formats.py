@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..formats.survey import FORMATS, FormatSurvey, survey
 from ..nn.containers import Sequential
 from ..nn.module import Module
+from ..records import dataclass
 from ..saved.program import Program
 from ..zoo.catalogue import ALIASES
 from .definitions import is_definition

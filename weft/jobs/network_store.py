@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..hints import nearest
 from ..io import load_weights
 from ..io.files import replace_file
 from ..nn.module import is_made, without_values
+from ..records import dataclass
 from ..zoo.catalogue import ALIASES, FACTS
 from ..zoo.definition import parse_network
 from ..zoo.published import NAMINGS, has_all_names

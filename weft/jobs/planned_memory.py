@@ -7,10 +7,10 @@ largest that fits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..data.loader import Loader
+from ..records import dataclass
 from ..runtime.free_memory import SHARE, free_bytes
 from ..train.forecast import forecast
 from ..train.making import make

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..data.open import data_path, is_image_source
 from ..errors import UserError
 from ..ops.convert import asarray
 from ..random import seed as set_seed
+from ..records import dataclass
 from ..runtime.free_memory import free_bytes
 from .device import on
 from .job import Job, job_of

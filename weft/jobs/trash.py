@@ -9,11 +9,11 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, UserError
 from ..locks import writer_of
+from ..records import dataclass
 from .find import run_folders
 
 FOLDER = ".trash"

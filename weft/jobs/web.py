@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from PIL import __version__ as pillow
 from ..aot.compile import CompiledLibrary
 from ..aot.program import compile_library
 from ..errors import UserError
+from ..records import dataclass
 from ..report.text_format import counted
 from ..saved.program import Program
 from ..version import __version__

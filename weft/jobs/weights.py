@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from .. import nn, onnx, zoo
 from ..io import load_weights
 from ..nn.module import without_values
+from ..records import dataclass
 from ..train.transfer import transfer
 from ..zoo.catalogue import FACTS
 from ..zoo.published import NAMINGS, has_all_names, load_published

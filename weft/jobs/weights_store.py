@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from .. import zoo
@@ -20,6 +20,7 @@ from ..errors import RunError, UserError
 from ..hints import nearest
 from ..io import load_weights
 from ..nn.module import without_values
+from ..records import dataclass
 from ..zoo.published import NAMINGS, find_naming
 
 FILE, ABOUT = "weights", "about.json"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
 from ..nn.module import Module
+from ..records import dataclass
 from ..text.pretrained import load_pretrained
 from ..text.tokenizer import Tokenizer, load_tokenizer
 from .prediction.find import find_predictor

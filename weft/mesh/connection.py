@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from dataclasses import dataclass
 from functools import cache
 
 from ..errors import UserError
 from ..knobs import knobs
+from ..records import dataclass
 from .control import ControlPage, path_of
 from .control_network import ControlNetwork
 from .failures import FailureHook, is_of_another, reason

@@ -7,7 +7,6 @@ import importlib
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
 from ..knobs import knobs
+from ..records import dataclass
 from .channels import YIELDS, Channel, next_position, waiting_words
 from .control import ControlPage, new_memory, path_of
 from .world import World

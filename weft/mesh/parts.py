@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from weakref import finalize
+
+from ..records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..compiler.ir.collectives import collectives
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
+from ..records import dataclass
 from .host_calls import linked_symbol
 from .mesh import Mesh, run_collective, with_axes
 

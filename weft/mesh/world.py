@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from ..errors import UserError
+from ..records import dataclass
 
 RANK, SIZE, GROUP = "WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_GROUP"
 

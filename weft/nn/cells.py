@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import DType
@@ -17,6 +16,7 @@ from ..ops.creation import zeros
 from ..ops.declare import as_float
 from ..ops.elementwise import sigmoid
 from ..ops.movement import split
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 from . import init
 from .activations import Activation, known

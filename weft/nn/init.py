@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from .. import random
 from ..errors import UserError
 from ..ops.creation import full
+from ..records import dataclass
 
 Shape = tuple[int, ...]
 Maker = Callable[[Shape], Any]

@@ -12,7 +12,7 @@ attends to.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from ..dtypes import DType, int32
@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..ops.creation import arange, zeros
 from ..ops.elementwise import maximum
 from ..ops.movement import broadcast_to, expand_dims, permute_dims, reshape, squeeze
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from ..tracing.context import outside
 from .checks import check_count

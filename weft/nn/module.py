@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype
@@ -27,6 +26,7 @@ from ..errors import Scope, UserError, current_scope, in_scope
 from ..graph.node import Type, placeholder
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
+from ..records import dataclass
 from ..tensor import TRACING, Holder, Tensor, wrap
 from ..tracing.context import outside
 from . import init

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -16,6 +15,7 @@ from ..dtypes import DEFAULT_FLOAT
 from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import CLOCK, Node, Type, toposort
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from ..tracing.trace import Trace, trace
 from ..tree import flatten

@@ -7,13 +7,14 @@ depends on the types of its inputs is made when the node is first computed. What
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .files import to_array
 from .package import onnx_package
 from .registry import Handler, find

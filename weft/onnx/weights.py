@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..nn.module import Module
+from ..records import dataclass
 from .graph import OnnxNode
 from .module import OnnxModule, load
 

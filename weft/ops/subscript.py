@@ -7,7 +7,7 @@ slice, at static or traced numbers, are one `update_slice`; updates at integer a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ..dtypes import bool_
 from ..errors import UserError, UserIndexError
 from ..graph.node import CONST, Shape
+from ..records import dataclass
 from ..tensor import TRACING, ArrayLike, Tensor, as_tensor, function
 from .convert import asarray
 from .creation import iota

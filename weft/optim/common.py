@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..errors import UserError
+from ..records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ coder how likely a weight is kept. Classes are sent too, so there are as many as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..records import dataclass
 from .frequencies import TOTAL
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12)  # of classes of rows and of columns that are tried

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ..compiler.cpu.special.entropy import SCALE
 from ..errors import UserError
+from ..records import dataclass
 
 TOTAL = 1 << SCALE
 

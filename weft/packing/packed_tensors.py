@@ -17,7 +17,6 @@ import math
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from ..io.files import replace_file
+from ..records import dataclass
 from .byte_stream import ByteReader, ByteWriter, Damaged
 from .context_coding import write_segments
 from .tensor_content import split_tensor

@@ -5,10 +5,9 @@ Distances have few bits; where one is longer, a weight that is zero is put in be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..records import dataclass
 from . import huffman
 from .byte_stream import ByteReader, ByteWriter, Damaged
 from .tensor_content import TensorContent

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..records import dataclass
 
 MOST_VALUES = 256  # of a codebook: the numbers of values are bytes
 _SAMPLE = 1 << 16  # values that are looked at first: tensors with many different ones are known by them

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import as_dtype
+from ..records import dataclass
 from .byte_stream import ByteReader, ByteWriter, Damaged
 from .context_coding import SymbolSegment, read_segments
 from .density_classes import COUNTS, DensityClasses, choose_classes

@@ -7,7 +7,7 @@ call alone; it should be cut such that the most expensive stage is as cheap as p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, pairwise
 from math import inf, prod
 from typing import Any
@@ -18,6 +18,7 @@ from ..graph.node import CONST, VARIABLE, Node, Type, toposort
 from ..nn.module import Module, calls_through
 from ..nn.summary import macs
 from ..random import default_generator
+from ..records import dataclass
 from ..runtime import STATE_LOCK
 from ..tensor import Tensor, number
 from ..tracing.context import StateRecorder

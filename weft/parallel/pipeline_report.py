@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
 
 from ..mesh.mesh import Mesh, run_collective
+from ..records import dataclass
 from .pipeline_schedule import BACKWARD, FORWARD, ideal_bubble
 
 PHASES = (FORWARD, BACKWARD, "update", "wait")

@@ -7,7 +7,6 @@ previous stage has sent, and the run ends with the call at its end. What is comp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from ..nn.statistics_of_ranks import CollectedStatistics, collecting_statistics
 from ..ops.creation import zeros
 from ..ops.elementwise import stop_gradient
 from ..random import default_generator
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor, wrap
 from ..tracing.jit import jit
 from ..tree import flatten, unflatten

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..mesh.links import Link
+from ..records import dataclass
 from ..tensor import Tensor
 
 ALIGNMENT = 64  # bytes, of every array in a message

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..mesh.mesh import Mesh, run_collective
+from ..records import dataclass
 
 
 class ServerUpdate(NamedTuple):

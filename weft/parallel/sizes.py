@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ..errors import UserError
 from ..mesh.mesh import Mesh, current
+from ..records import dataclass
 from .forms import AXES, DATA, read_form, wrong_form
 
 

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, UserError
+from ..records import dataclass
 from .launcher import program
 from .ranks import check_ranks
 

@@ -14,7 +14,7 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -27,6 +27,7 @@ from ..errors import UserError
 from ..insight.layer_profile import KernelProfile
 from ..insight.profile import ProgramProfile
 from ..parallel.ranks import RankPool
+from ..records import dataclass
 from .clusters import HERE
 from .collectives import CollectiveCost, RankGroup
 from .rank_measures import AloneMeasures, Points, RankMeasures, measure_alone, measure_rank

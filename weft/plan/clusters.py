@@ -8,13 +8,13 @@ The table is `clusters.yaml`. The machine of a rank is one of `weft.insight.mach
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
 from ..hints import nearest
 from ..insight.machines import DescribedMachine, machine
 from ..insight.table_reader import Figure, TableEntry, read_table
+from ..records import dataclass
 from .collectives import AlphaBeta, CollectiveCost, NodeLinks, RankGroup
 from .step_work import StepWork
 

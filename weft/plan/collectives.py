@@ -13,8 +13,9 @@ fastest algorithm is taken, as libraries do by size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, log2
+
+from ..records import dataclass
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 

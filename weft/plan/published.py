@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log, sqrt
 
 from .. import nn
 from ..nn.module import without_values
+from ..records import dataclass
 from ..zoo import find
 from .clusters import PublishedScaling, cluster, published_scaling
 from .splits import ParallelSplit

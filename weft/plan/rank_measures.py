@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ..mesh.mesh import Mesh
 from ..ops.collective import all_reduce
 from ..ops.convert import asarray, parameter
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .collectives import AlphaBeta

@@ -7,10 +7,11 @@ print(weft.plan.scaling_plan(work, weft.plan.cluster("dgx-h100"), 32, [1, 8, 64,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ..errors import UserError
+from ..records import dataclass
 from .plan_text import plan_text
 from .splits import ParallelSplit, splits
 from .step_time import BUCKET, Cluster, StepPrediction, predict

@@ -8,8 +8,8 @@ split.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ..records import dataclass
 from .collectives import RankGroup
 
 MICRO_BATCHES = 4  # for each stage of a pipeline

@@ -14,10 +14,10 @@ the stages are equal: the bubble.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from ..records import dataclass
 from .collectives import CollectiveCost, RankGroup
 from .rank_memory import RankMemory, rank_memory
 from .splits import ParallelSplit

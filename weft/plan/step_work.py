@@ -10,7 +10,7 @@ a micro-batch, has the part of a step's time that does not shrink with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..insight.memory_values import ACTIVATIONS, CALL, OPTIMIZER, PARAMETERS, li
 from ..insight.profile import ProgramProfile, profile
 from ..insight.profile_record import block_of
 from ..insight.projection import project
+from ..records import dataclass
 from ..tracing.jit import Jit
 
 Step = Callable[[int], tuple[Jit[Any], tuple[Any, ...]]]  # for a batch size: a compiled training step and its arguments

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ..records import dataclass
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # round tick distances, times a power of ten
 SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

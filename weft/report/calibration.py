@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from ..records import dataclass
 
 BINS = 10
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures that are tried

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
 from ..io.files import replace_file
+from ..records import dataclass
 from .axes import duration, short
 from .best_epoch import SELECTION_METRICS, best_row
 from .charts import curves

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..records import dataclass
 from .agreement import Agreement, agreement, comparable
 from .compare import best, best_run, differing, text_table
 from .importance import Importances, importances

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+
+from ..records import dataclass
 
 TREES = 100
 LEAF = 2  # rows of the smallest leaf

@@ -11,11 +11,11 @@ one-way ANOVA), with the probability of at least this share by chance (a permuta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..records import dataclass
 from .forest import forest
 
 FOREST_RUNS = 10

@@ -11,7 +11,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import RunError
 from ..io.files import replace_file
 from ..io.zip_archive import check_method
+from ..records import dataclass
 
 FILE, THUMBNAILS = "predictions.npz", "thumbnails.npz"
 MAX_VALUES = 1 << 24  # probabilities that are stored whole: 32 MiB

@@ -8,7 +8,7 @@ import json
 import math
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from ..io.zip_archive import check_method
+from ..records import dataclass
 from .confusion_matrix import check_counts
 from .gallery import as_images
 from .text_format import counted

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..records import dataclass
 from .axes import duration
 from .charts import bars, scatter
 from .page import document

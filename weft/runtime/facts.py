@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from ..records import dataclass
 
 if TYPE_CHECKING:
     from ..compiler.ir.program import Call, KernelProgram

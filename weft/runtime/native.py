@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
 from ..options import CompileOptions
+from ..records import dataclass
 from ..timeline import RECORDING, Timeline, recorded
 from .collectives import collectives_of
 from .device import EAGER, STATE_LOCK, Buffer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Op
 from ..options import CompileOptions
+from ..records import dataclass
 from .device import EAGER, Buffer, Device, NodeProgram, register
 from .facts import CallTime, Facts, Profile
 

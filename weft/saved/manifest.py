@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..errors import RunError, UserError
 from ..graph.node import OPS
 from ..graph.text import split_type
+from ..records import dataclass
 from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1

@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
 from ..ops.elementwise import stop_gradient
 from ..random import Generator, default_generator
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 from .archive import Archive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..graph.text import externs, subgraphs, to_text
 from ..nn.module import Module
 from ..options import CompileOptions
 from ..random import Generator, default_generator
+from ..records import dataclass
 from ..tensor import Tensor, wrap
 from ..tracing.context import free_sizes
 from ..tracing.naming import names_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
+from ..records import dataclass
 from .forwarded import networks
 from .keys import FOLDER
 from .paths import AllowedPaths

@@ -7,7 +7,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from ..records import dataclass
 
 MOST = 10_000  # names and addresses that are remembered; the oldest are forgotten
 FORGOTTEN = 3600.0  # seconds after the last failure

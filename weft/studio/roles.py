@@ -6,8 +6,8 @@ Viewers look, members also change things, admins also manage the studio. A test 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from ..records import dataclass
 from .store.accounts import Role
 
 SAFE = ("GET", "HEAD", "OPTIONS")

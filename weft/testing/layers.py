@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ..nn.module import Module
 from ..nn.summary import summary
 from ..ops.convert import asarray
 from ..ops.reduce import sum
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .checks import check_grads, close

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.declare import whole
+from ..records import dataclass
 from ..runtime import device as find_device
 from ..tensor import Tensor
 from .decoder import MOST_STEPS, CachedDecoder, CachedNetwork, Decoder, RecurrentDecoder, WindowDecoder, padded_width

@@ -7,7 +7,6 @@ numbers (temperature, top_p, the penalty) is state of the step and not compiled 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from ..ops.reduce import argmax, cumulative_sum, max, sum
 from ..ops.sorting import top_k
 from ..ops.statistics import softmax
 from ..random import Generator
+from ..records import dataclass
 from ..tensor import Tensor
 
 COLDEST = 1e-30  # smaller probabilities may be 0 in single precision

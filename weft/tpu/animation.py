@@ -6,12 +6,12 @@ Everything that moves is a token with a list of moments (SMIL animations on one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from ..errors import UserError
+from ..records import dataclass
 from .systolic import systolic_product
 
 CELL, PITCH, FEED = 84, 96, 36  # pixels: a cell, the distance of two, the distance of waiting activations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..errors import UserError
+from ..records import dataclass
 from .machine import TpuMachine, size_text
 from .stages import Stage, TpuValue
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..records import dataclass
 from .instructions import TpuProgram
 from .lowering import lowered
 from .machine import TpuMachine

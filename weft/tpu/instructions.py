@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import dataclass
 from .machine import TpuMachine
 from .stages import Stage, TpuValue
 

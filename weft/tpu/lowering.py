@@ -10,9 +10,9 @@ for each part of the rows that half of the accumulators holds       (the other h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, pairwise
 
+from ..records import dataclass
 from .buffer import BufferPlan, planned_moves
 from .instructions import (
     Activate,

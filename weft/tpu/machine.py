@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import ceil
 from typing import Any
 
 from ..errors import UserError
+from ..records import dataclass
 
 MIB = 1 << 20
 

@@ -7,12 +7,13 @@ and listed: the quantization of float inputs, softmax, averages in float.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Literal
 
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..records import dataclass
 from .products import BYTES, ArrayProduct, array_product
 
 ELEMENTWISE = frozenset(

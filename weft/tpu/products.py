@@ -6,7 +6,6 @@ int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes su
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..dtypes import int8, int32, uint8
 from ..graph.node import Node
+from ..records import dataclass
 from .stages import CONVOLVE, MULTIPLY
 
 BYTES = (int8, uint8)  # the array multiplies both

@@ -7,9 +7,10 @@ assumption stands beside each network; none was chosen to meet the published TOP
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
+from ..records import dataclass
 from .lowering import lowered
 from .machine import TpuMachine
 from .report import TpuReport

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from ..records import dataclass
 from .instructions import TpuProgram
 from .machine import size_text
 from .stages import MatrixStage, Stage

@@ -7,10 +7,11 @@ the next block takes them over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ..records import dataclass
 from .lowering import parts
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..records import dataclass
 from .instructions import (
     Activate,
     HostTransfer,

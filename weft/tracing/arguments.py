@@ -7,7 +7,6 @@ caller's tensor has the new value after the call, and the same object is returne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from ..dtypes import as_dtype
 from ..errors import UserError
 from ..graph.node import Node, Type
 from ..random import GENERATORS
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tree import Structure, flatten
 from .context import StateRecorder

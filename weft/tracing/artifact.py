@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from ..graph import Graph
 from ..options import CompileOptions
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tree import Structure
 from .naming import names_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from ..compiler.ir.frame import nbytes
 from ..dtypes import uint64
 from ..graph import Graph
 from ..graph.node import data
+from ..records import dataclass
 from ..runtime import STATE_LOCK, Buffer, Device
 from ..runtime.device import Executable
 from ..runtime.facts import Facts

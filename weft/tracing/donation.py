@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..dtypes import float32
 from ..errors import UserError, user_source
 from ..graph import Graph
 from ..graph.node import Donated, data, placeholder
+from ..records import dataclass
 from ..runtime import Buffer, Device
 from ..tensor import Tensor, as_tensor, wrap
 from .arguments import Arguments

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..compiler.ir.conv_shape import DIRECTIONS
@@ -13,6 +12,7 @@ from ..graph import Graph
 from ..graph.graph import substitute
 from ..graph.node import OPS, Node, Type, data, make, placeholder
 from ..random import Generator
+from ..records import dataclass
 from ..runtime import Buffer, Device
 from ..tensor import Tensor
 from .context import StateRecorder, value_of

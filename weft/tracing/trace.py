@@ -7,12 +7,12 @@ the advanced position is an output.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Graph, close, substitute
 from ..graph.node import CLOCK, DATA, VARIABLE, Node, Type, dependencies, placeholder, toposort
 from ..random import GENERATORS, Generator
+from ..records import dataclass
 from ..tensor import TRACING, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Source, user_source
@@ -15,6 +14,7 @@ from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, Type, toposort
 from ..options import CompileOptions
 from ..random import Generator
+from ..records import dataclass
 from ..runtime import STATE_LOCK, Device
 from ..runtime import device as find_device
 from ..tensor import Holder, Tensor, wrap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..plan.plan_text import explanation
 from ..plan.scaling_plan import ScalingPlan, scaling_plan
 from ..plan.splits import ParallelSplit
 from ..plan.step_work import Step, measured_work
+from ..records import dataclass
 from ..report.text_format import counted
 from ..runtime import device
 from .forecast import input_types

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..mesh.world import world
 from ..nn.module import Module
 from ..parallel.forms import AUTO
 from ..random import seed as set_seed
+from ..records import dataclass
 from ..runtime import device
 from ..signals import Terminated
 from . import memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..errors import RunError
 from ..graph.node import Type
 from ..nn.module import Module, is_made, own_tensors, without_values
 from ..ops.convert import asarray
+from ..records import dataclass
 from ..runtime import device
 from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tensor import Tensor

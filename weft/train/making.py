@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from ..nn.module import Module
 from ..ops.convert import parameter
 from ..ops.creation import zeros
 from ..precision import LossScale
+from ..records import dataclass
 from ..report.text_format import counted
 from ..tensor import Tensor
 from ..tracing.jit import jit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..ops.convert import asarray
 from ..random import default_generator
+from ..records import dataclass
 from ..tensor import Tensor
 from .batches import arrays
 from .state import Training

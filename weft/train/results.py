@@ -6,7 +6,6 @@ import csv
 import io
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ..io.files import replace_file
 from ..nn.summary import Summary
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
+from ..records import dataclass
 from ..report import plots, report
 from ..report.evaluation import evaluate_classes, evaluate_numbers, write_evaluation
 from ..report.predictions import THUMBNAILS, Predictions, digest, log_softmax, write_npz, write_predictions

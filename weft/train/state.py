@@ -16,7 +16,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ..nn.module import Module
 from ..optim import Optimizer
 from ..precision import LossScale
 from ..random import default_generator
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from .folder import DescribedNetwork
 from .places import TensorPlaces

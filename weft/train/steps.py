@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..ops.movement import concat
 from ..optim import Optimizer
 from ..parallel.pipeline_state import StageTensors
 from ..precision import LossScale
+from ..records import dataclass
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from . import memory

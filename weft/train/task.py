@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..data.label_kinds import LabelKind, kind_of
 from ..errors import UserError
 from ..metrics import Mean, Metric
 from ..nn.losses import loss as find_loss
+from ..records import dataclass
 from ..report.best_epoch import SELECTION_METRICS, ranking_key
 from ..tensor import Tensor
 from .names import Loss, Metrics, Row

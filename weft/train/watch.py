@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 from ..errors import RunError
 from ..metrics import Metric
+from ..records import dataclass
 from ..report.text_format import counted
 from ..runtime import device
 from ..signals import handling, terminate

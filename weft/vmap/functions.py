@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..graph.node import Node, Op, Type
 from ..ops.creation import eye, zeros
 from ..ops.declare import normal_axis
 from ..ops.movement import moveaxis, reshape
+from ..records import dataclass
 from ..tensor import Tensor, as_tensor, wrap
 from ..tracing.trace import trace
 from ..tree import Structure, flatten, map_tree, unflatten

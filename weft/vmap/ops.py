@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
@@ -25,6 +24,7 @@ from ..ops.movement import moveaxis, permute_dims, reshape
 from ..ops.slice_update import read_slice, update_slice
 from ..ops.window import Pairs
 from ..random import BITS
+from ..records import dataclass
 from ..tensor import Tensor, emit, emit_all, wrap
 
 Each = tuple[Node, bool]  # a value, and whether the examples are its first axis

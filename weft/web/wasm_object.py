@@ -7,11 +7,12 @@ constant data, one table of functions, the stack pointer. Anything else is refus
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TypeVar
 
 from ..errors import InternalError
+from ..records import dataclass
 
 Value = TypeVar("Value")
 

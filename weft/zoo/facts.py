@@ -7,8 +7,9 @@ network.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from ..records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ weft train recipe=cifar10-resnet20 epochs=40     # settings of the command repla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
 from ..hints import nearest
+from ..records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ...dtypes import DType
 from ...graph.node import Op
+from ...records import dataclass
 from . import scalars as scalar
 from .ir_builder import I32, I64, Code, Value, constant, lanes_of, vector
 

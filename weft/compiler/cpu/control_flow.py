@@ -8,12 +8,12 @@ threads see the same condition, because a barrier separates its computation from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node
+from ...records import dataclass
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import Slot, nbytes
 from ..planning.build import control_buffers

@@ -10,11 +10,12 @@ groups are added with Kahan compensation. The error therefore does not grow with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import Loop
 from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..ir.segments import LoopSegment

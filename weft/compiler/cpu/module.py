@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from llvmlite import ir
 
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel
 from ..ir.nest import ReadyNest, fitting_lanes, grouped_columns, ready

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import DType, int8, uint8
 from ...graph.node import Node
 from ...options import CompileOptions
+from ...records import dataclass
 from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import Kernel, View, anchor_place

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
+from ...records import dataclass
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
 from .target import CpuTarget, host

@@ -9,7 +9,6 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import llvmlite.binding as llvm
 
 from ...errors import UserError
 from ...hints import nearest
+from ...records import dataclass
 from ..host import usable_cores
 
 LINE = 64  # bytes of a cache line

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Generic, TypeVar
 
+from ...records import dataclass
 from ..ir.program import Call
 from ..ir.storage import Slot
 from .compile import Binary

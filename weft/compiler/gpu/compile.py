@@ -6,11 +6,12 @@ import importlib.util
 import json
 import re
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...dtypes import DType
+from ...records import dataclass
 from .device_functions import with_helpers
 from .source import KernelSource
 

@@ -9,11 +9,12 @@ patches in place (implicit GEMM).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ...dtypes import DType, float32, float64, int32
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import IndexExpr, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops

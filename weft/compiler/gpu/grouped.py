@@ -8,8 +8,7 @@ else of the weights, rounded to the type of the inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...records import dataclass
 from ..ir.index import Loop
 from ..ir.kernel import Kernel, anchor_shape
 from ..passes.narrow_products import RUN

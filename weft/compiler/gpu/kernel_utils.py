@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node, Shape, Type, placeholder
+from ...records import dataclass
 from ..ir.index import Loop
 from ..ir.kernel import View, is_contiguous
 from ..ir.storage import ALIGN, nbytes

@@ -9,10 +9,10 @@ once per column. Long loops with few rows are split over several launches: see s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import bool_
+from ...records import dataclass
 from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction, ReadyStore
 from . import scalars as scalar
 from .kernel_utils import next_power_of_two

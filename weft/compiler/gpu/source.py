@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import Loop
 from .device_functions import with_helpers
 

@@ -12,11 +12,11 @@ in which each row belongs to one program stores it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import float32, int64
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..ir.storage import nbytes
 from ..thresholds import thresholds

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 from ...graph.node import Node
+from ...records import dataclass
 
 Direction = Literal["forward", "data_gradient", "filter_gradient"]
 DIRECTIONS: dict[str, Direction] = {"conv": "forward", "conv_data": "data_gradient", "conv_filter": "filter_gradient"}

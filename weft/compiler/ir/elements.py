@@ -7,9 +7,10 @@ every merge; rebuilding the body each time would make fusion quadratic in the le
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...graph.node import Node
+from ...records import dataclass
 from .index import Place
 from .loops import Key, LoopPhase, condition_reads, needs, reads
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from math import gcd
 from typing import NamedTuple
 
 from ...graph.node import Node, Shape
+from ...records import dataclass
 
 _serial = itertools.count().__next__
 

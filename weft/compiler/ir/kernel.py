@@ -7,11 +7,12 @@ long as it can be written as an offset and strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from ...dtypes import float32
 from ...graph.node import CONST, ITEM, Node
+from ...records import dataclass
 from ..thresholds import thresholds
 from .elements import Elements
 from .index import IndexExpr, Loop, Place, fresh, linear, reshaped, strides

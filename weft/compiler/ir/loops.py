@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from ...errors import InternalError
 from ...graph.node import CONST, Node, Shape, toposort
+from ...records import dataclass
 from ..thresholds import thresholds
 from .index import IndexExpr, Inside, Loop, Place, Quotient, Read, Remainder, fresh, inside, linear, moved, substituted
 from .window_ops import SPREAD

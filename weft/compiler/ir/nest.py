@@ -7,11 +7,12 @@ contiguously are merged; the loop along which most accesses are contiguous is ve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
+from ...records import dataclass
 from .index import IndexExpr, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
 from .loops import Key, Reduction, Step, mergeable, split, substituted_place

@@ -5,7 +5,7 @@ A phase is data, so that programs can be stored on disk, and barriers follow fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ...records import dataclass
 
 
 @dataclass(frozen=True)

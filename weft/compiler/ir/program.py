@@ -6,11 +6,12 @@ there is one before a call that reads or writes what a call since the last barri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...records import dataclass
 from .frame import FRAME_RESERVED as FRAME_RESERVED
 from .kernel import Kernel, View
 from .plan import Plan

@@ -7,9 +7,10 @@ a vector would be looked for by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
+from ...records import dataclass
 from ..thresholds import thresholds
 from .index import IndexExpr, Inside, Loop
 from .loops import Step, reads

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...graph.node import Node
+from ...records import dataclass
 from .frame import ALIGN as ALIGN
 from .frame import nbytes as nbytes
 from .kernel import Kernel

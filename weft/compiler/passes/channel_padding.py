@@ -7,11 +7,11 @@ strides. A filter of 7 x 7 taps for 3 channels with stride 2 becomes one of 4 x 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ...graph.node import OPS, Node, Shape, make
+from ...records import dataclass
 from .graph_builders import cast, move
 from .product_padding import WORD, first_part
 

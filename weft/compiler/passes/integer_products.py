@@ -7,7 +7,6 @@ any other number, such as the zero point of a quantized image, are read by the k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from ...dtypes import DType, float32, int8, int32, uint8
 from ...graph.graph import rebuild
 from ...graph.node import OPS, Node, Op, Type, make
 from ...graph.rewrite import rule
+from ...records import dataclass
 from ..ir.conv_shape import conv_flops
 from .graph_builders import cast, move
 

@@ -8,7 +8,6 @@ remain are views, not kernels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from ...dtypes import DType, float32, float64, int32
 from ...graph.graph import Graph, rebuild
 from ...graph.node import OPS, Node, Op, Shape, Type, make
 from ...graph.rewrite import rewrite, transform
+from ...records import dataclass
 from ..ir.conv_shape import conv_flops
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move

@@ -8,7 +8,6 @@ gradients of attention, so that no product waits for another's operand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from ...graph.graph import Graph, rebuild
 from ...graph.node import ITEM, OPS, Node, make
 from ...graph.rewrite import rewrite, rule, transform
+from ...records import dataclass
 from .graph_builders import move
 
 MOST_MOVES = 6  # between an operand and what it is made of

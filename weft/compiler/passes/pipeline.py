@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...options import CompileOptions
+from ...records import dataclass
 from .collective_layout import collective_layout
 from .collective_sums import Adds, collective_sums
 from .decompose import decompose

@@ -12,12 +12,13 @@ the hidden state). So all of it is done for some rows after the others, in a sca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from ...graph.graph import Graph, close, substitute
 from ...graph.node import CONST, OPS, Node, Shape, Type, item, make, placeholder
+from ...records import dataclass
 from ..thresholds import thresholds
 from .graph_builders import move
 

@@ -9,10 +9,10 @@ LSTM, not their inputs. Bodies of `checkpoint` are not looked into, so that it s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ...graph.graph import Graph, close, substitute
 from ...graph.node import ITEM, PLACEHOLDER, Node, existing, item, make, placeholder
+from ...records import dataclass
 from ..ir.storage import nbytes
 
 

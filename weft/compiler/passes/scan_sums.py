@@ -8,11 +8,11 @@ sequences of the scan. The gradient of the weights is then written once, not at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ...graph.graph import Graph, close, substitute
 from ...graph.node import ITEM, OPS, Node, item, make, toposort
+from ...records import dataclass
 
 
 def accumulate(graph: Graph) -> Graph:

@@ -10,12 +10,13 @@ So this algebra is applied only with the option `fast_math`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from math import isfinite, prod
 
 from ...graph.node import CONST, OPS, Node, constant, make
 from ...graph.rewrite import rule
+from ...records import dataclass
 from ..ir.window_ops import IN_RANGE
 from .graph_builders import const_value
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ...dtypes import float32
@@ -18,6 +17,7 @@ from ...errors import UserError
 from ...graph.node import Node
 from ...knobs import knobs, preference
 from ...options import BLOCK_CONV_ALGORITHM
+from ...records import dataclass
 from ..ir.plan import Plan
 
 LOOPS = "LOOPS"  # the sum that defines a convolution, as a kernel like any other: no plan, no workspace, slow

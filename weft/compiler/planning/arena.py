@@ -11,11 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
 import numpy as np
 
+from ...records import dataclass
 from ..ir.storage import ALIGN
 
 _WORTH = 0.9  # largest first is used if it needs at most this part of the memory

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node
+from ...records import dataclass
 from ..gc_pause import uncollected
 from ..ir.index import linear
 from ..ir.kernel import ByLoops, Kernel

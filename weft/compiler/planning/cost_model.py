@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import IndexExpr, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
 from ...errors import Scope, Source
 from ...graph.graph import Graph
 from ...graph.node import Node, Op
+from ...records import dataclass
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -24,6 +24,7 @@ from math import prod
 from ...errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import CONST, ITEM, KernelKind, Node, toposort
+from ...records import dataclass
 from ..ir.elements import grown
 from ..ir.index import IndexExpr, Place, fresh, linear
 from ..ir.kernel import (

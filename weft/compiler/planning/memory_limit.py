@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...errors import UserError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.kernel import Kernel
 from ..ir.plan import Plan
 from ..ir.program import KernelProgram

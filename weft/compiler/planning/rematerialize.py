@@ -15,9 +15,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import fresh
 from ..ir.kernel import Kernel
 from ..ir.loops import LoopPhase, Nest, Store, is_inline, plain_loops

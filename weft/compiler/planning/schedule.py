@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import linear
 from ..ir.kernel import Kernel
 from ..ir.loops import is_inline

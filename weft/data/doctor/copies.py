@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...records import dataclass
 from .image_facts import BLANK, ImageFacts
 from .report import Place
 

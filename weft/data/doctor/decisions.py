@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ...errors import RunError, UserError
 from ...io.files import replace_file
+from ...records import dataclass
 from ..changes import DatasetChanges, merged
 from .report import DoctorFinding, DoctorReport
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from ...records import dataclass
 from ..dataset import Dataset
 
 BLANK = 2.0  # spread of the gray values, of 255, below which an image shows nothing

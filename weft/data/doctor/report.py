@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import RunError, UserError
 from ...io.files import replace_file
+from ...records import dataclass
 from ..changes import DatasetChanges, merged
 
 FILE = "doctor.json"

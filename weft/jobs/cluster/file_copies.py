@@ -13,11 +13,11 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
 from ...io.files import replace_file
+from ...records import dataclass
 from ..annotations import FILE as ANNOTATIONS
 
 CHECKPOINT = "state/last.safetensors"

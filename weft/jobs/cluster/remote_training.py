@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import RunError
 from ...locks import lock_holder, one_writer
+from ...records import dataclass
 from ...version import __version__
 from ..events import Event, events_from
 from ..queue.record import FAILED, LOST, WAITING, JobRecord, State

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UserError
 from ...knobs import knobs
+from ...records import dataclass
 from ..schema import Setting, count, not_negative
 
 PACK, SHARED = "pack", "shared"

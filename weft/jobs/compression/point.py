@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ...compress.pack import pack, packed_weights
 from ...io import save
 from ...ops.convert import asarray
 from ...packing.packed_tensors import Coder
+from ...records import dataclass
 from ...saved.program import load as load_program
 from ...saved.trace import TensorSpec
 from ...tensor import Tensor

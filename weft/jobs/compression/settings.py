@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import UserError
 from ...packing.packed_tensors import Coder
+from ...records import dataclass
 from ..schema import Setting, count, flag, not_negative, number, positive, seed
 from ..settings import DEVICE
 

@@ -7,7 +7,6 @@ that ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ... import nn
@@ -19,6 +18,7 @@ from ...compress.parametrize import bake, parametrizations
 from ...compress.prune import gradual, prune
 from ...compress.share import share
 from ...compress.size_search import scaled_densities
+from ...records import dataclass
 from ...tensor import Tensor
 
 Train = Callable[

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ...data.label_kinds import LabelKind, kind_of
 from ...errors import UserError
 from ...knobs import knobs
 from ...locks import writer_of
+from ...records import dataclass
 from ...report.text_format import listed
 from ...train.folder import RunFolder
 from ...train.results import evaluated

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...data import Dataset
 from ...data.label_kinds import kind_of, label_list, named
 from ...errors import RunError
 from ...io.files import replace_file
+from ...records import dataclass
 from ...report.evaluation import evaluate_classes, evaluate_numbers, write_evaluation
 from ...report.predictions import Predictions, log_softmax, read_npz, write_npz
 from ...train.folder import RunFolder

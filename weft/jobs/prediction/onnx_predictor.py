@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from ...errors import UserError
 from ...nn.module import Module
 from ...ops.movement import flip, moveaxis, reshape
 from ...ops.statistics import softmax
+from ...records import dataclass
 from ...tensor import Tensor
 
 DEFAULT_SIZE = (224, 224)  # of a model that takes images of any size

@@ -18,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...data.images import Unreadable
 from ...errors import UserError
 from ...io.files import replace_file
 from ...ops.convert import asarray
+from ...records import dataclass
 from ..datasets.image_lists import ImageEntry, labelled_files
 from ..device import on
 from ..events import Listener, Recorder

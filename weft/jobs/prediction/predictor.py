@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...graph.text import parse_type, split_type
 from ...nn.module import Module
 from ...ops.convert import asarray
 from ...ops.creation import zeros
+from ...records import dataclass
 from ...saved.program import Program
 from ...tensor import Tensor
 from ...tracing.jit import jit

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ...records import dataclass
 
 INPUTS, TABLE, RESULTS, SUBMISSION = "inputs.csv", "predictions.csv", "predictions.json", "submission.json"
 

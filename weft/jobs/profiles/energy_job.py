@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...errors import RunError
 from ...insight.energy_comparison import EnergyComparison
 from ...insight.energy_forms import FORMS
 from ...io.files import replace_file
+from ...records import dataclass
 from ..events import Listener, Recorder, nobody
 from ..queue.job_queue import JobQueue
 from ..queue.kinds import ENERGY

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ...insight.throughput_table import ThroughputTable
 from ...insight.trace_file import save_trace
 from ...knobs import knobs
 from ...ops.convert import asarray
+from ...records import dataclass
 from ...runtime import device as find_device
 from .subject import ProfileSubject
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import RunError, UserError
@@ -16,6 +15,7 @@ from ...insight.profile_file import record_from_json
 from ...insight.profile_record import ProfileRecord
 from ...insight.trace_file import save_trace
 from ...io.files import replace_file
+from ...records import dataclass
 from ...timeline import Timeline
 
 FOLDER, OF_NETWORKS = "profiles", ".profiles"

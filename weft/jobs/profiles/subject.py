@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from ...hints import nearest
 from ...ops.convert import asarray
 from ...ops.loss import cross_entropy
 from ...precision import LossScale
+from ...records import dataclass
 from ...saved.program import Program, load
 from ...tensor import Tensor
 from ...tracing.jit import Jit, jit

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...records import dataclass
 from ..events import Event, replay
 from ..queue.job_queue import JobQueue
 from ..queue.record import JobRecord

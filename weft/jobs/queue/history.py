@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...io.files import replace_file
+from ...records import dataclass
 from .kinds import TRAIN
 
 FILE = "history.json"

@@ -8,13 +8,13 @@ neither tasks nor those trainings from starting.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from ...errors import UserError
 from ...knobs import knobs
 from ...parallel.forms import processes_of
+from ...records import dataclass
 from .kinds import GROUPS, TRAIN
 
 GPU, CPU, TASK, GROUP = "gpu", "cpu", "task", "group"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...io.files import cannot_write
+from ...records import dataclass
 from .locked_file import change_file
 
 FILE = "queue.json"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ...io.files import replace_file
+from ...records import dataclass
 from ..events import latest
 from .history import MARGIN
 from .needs import GPU, JobNeeds

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from ...errors import UserError
 from ...io.files import replace_file
+from ...records import dataclass
 from .needs import CPU, GPU, GROUP
 
 FILE = "quotas.json"

@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...errors import RunError, UserError
 from ...io.files import append_line, replace_file
 from ...io.json_values import json_value
 from ...locks import lock_holder
+from ...records import dataclass
 from ..events import FILE, Event, follow, replay
 from .kinds import TRAIN
 from .locked_file import locked

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...records import dataclass
 from .locked_file import change_file
 from .needs import PRIORITIES
 

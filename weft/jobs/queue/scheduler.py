@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...records import dataclass
 from .needs import GPU, GROUP, JobNeeds
 from .quotas import JobQuota
 from .slots import ComputeSlot

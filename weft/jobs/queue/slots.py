@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...records import dataclass
 from .gpu_monitor import GpuMonitor
 from .needs import CPU, GPU, GROUP, TASK
 

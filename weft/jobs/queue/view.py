@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import RunError
 from ...locks import lock_holder
+from ...records import dataclass
 from .kinds import TRAIN
 from .needs import JobNeeds, needs_from_json, needs_of
 from .order import QueueOrder, read_order

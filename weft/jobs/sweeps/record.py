@@ -18,7 +18,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ...hints import nearest
 from ...io.files import replace_file
 from ...io.json_values import json_value
 from ...locks import lock_holder
+from ...records import dataclass
 from ...report.axes import short
 from ...train.folder import check_run_name
 from ..cluster.settings import ClusterPlan

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...hints import nearest
+from ...records import dataclass
 from ..annotations import LONGEST_GROUP
 from ..schema import as_text, parsed
 from ..settings import SETTINGS

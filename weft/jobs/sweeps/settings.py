@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from ...data.open import data_path, is_image_source
 from ...errors import UserError
 from ...hints import nearest
+from ...records import dataclass
 from ...report.best_epoch import SELECTION_METRICS
 from ...train.folder import check_run_name
 from ...train.task import METERS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
+from ...records import dataclass
 from .record import PRUNED, RUNNING, SweepRecord, SweepTrial, best_first, best_trial, setting_text
 from .search_space import ChoiceDimension, Dimension
 from .settings import SweepPlan

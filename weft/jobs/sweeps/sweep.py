@@ -10,12 +10,13 @@ goes on: trials that run are found again, killed ones continue from their checkp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
 from ...locks import one_writer
+from ...records import dataclass
 from ...train.folder import check_run_name
 from ..cluster.ray_cluster import ray_package
 from ..cluster.settings import ClusterPlan

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...compiler.host import usable_cores
 from ...errors import UserError
 from ...knobs import knobs
+from ...records import dataclass
 from ..annotations import annotate
 from ..cluster.runner import ClusterQueue, ClusterRunner
 from ..events import events_from

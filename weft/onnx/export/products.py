@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from ...graph.node import Node
 from ...ops.sparse import dense_weight
+from ...records import dataclass
 from .translator import RULES, OnnxValue, Translator, UnsupportedOp, translates
 from .writer import Dims
 

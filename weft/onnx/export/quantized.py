@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...dtypes import DType, int8, int16, int32, uint8, uint16
 from ...graph.node import Node
+from ...records import dataclass
 from .match import core, pairs, scalar, vector_along
 from .products import conv_attributes, matrix_product
 from .translator import Match, OnnxValue, Translator, matches

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ...compiler.passes.decompose import decompose
 from ...errors import UserError
 from ...graph import Graph
 from ...graph.node import Node
+from ...records import dataclass
 from .writer import Dim, Dims, GraphWriter, ModelWriter, merge_sizes
 
 

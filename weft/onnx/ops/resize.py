@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ...ops.contract import tensordot
 from ...ops.elementwise import astype, where
 from ...ops.indexing import take
 from ...ops.movement import moveaxis, reshape
+from ...records import dataclass
 from ...tensor import Tensor
 from ..registry import op
 from ..values import tensor

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
 from ...errors import UserError
 from ...nn.module import Module, own_tensors
+from ...records import dataclass
 from .costs import LayerCosts, PlanCosts, Speeds, flow_of_all
 from .flow import FlowCall
 from .layer import ByBatch, SplitLayer

@@ -7,13 +7,13 @@ all_reduce 2 (p - 1) a + 2 (p - 1) / p n / b;  all_gather and reduce_scatter hal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ...graph.node import Shape
 from ...mesh.parts import part_length
 from ...nn.module import Module
+from ...records import dataclass
 from .flow import Flow, FlowCall, flow_of
 from .layer import Message, Shapes, SplitLayer
 from .layout import Whole

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...graph.node import CLOCK, DATA, VARIABLE, Node, Shape, toposort
 from ...nn.module import Module, listening, own_tensors
 from ...nn.summary import macs, type_of
+from ...records import dataclass
 from ...tensor import as_tensor
 from ...tracing.trace import trace
 from ...tree import flatten

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +23,7 @@ from ...nn.module import Module, own_tensors
 from ...ops.collective import replicate
 from ...ops.convert import asarray
 from ...ops.convert import parameter as as_parameter
+from ...records import dataclass
 from ...tensor import Tensor, as_tensor
 from ...tracing.trace import make_graph
 from .layout import Layout, Whole, read, write

@@ -6,8 +6,6 @@ holds is unspecified, and layers that look beyond single elements mask it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...derivatives import custom_vjp
 from ...errors import UserError
 from ...mesh import mesh as meshes
@@ -16,6 +14,7 @@ from ...ops.collective import all_gather, axis_index, replicate
 from ...ops.creation import arange
 from ...ops.indexing import take
 from ...ops.movement import cut, moveaxis, pad, reshape
+from ...records import dataclass
 from ...tensor import Tensor
 
 BATCH, CHANNELS, ROWS = 0, 1, 2  # the dimensions of images: (batch, channels, rows, ...)

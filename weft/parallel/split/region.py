@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from ...ops.creation import arange
 from ...ops.elementwise import where
 from ...ops.indexing import take
 from ...ops.movement import concat, cut, pad
+from ...records import dataclass
 from ...tensor import Tensor
 from .channels import conv_groups
 from .layer import Message, Shapes, SplitLayer, elementwise_activation, parameter_sums

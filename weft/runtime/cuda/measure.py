@@ -13,7 +13,6 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
@@ -32,6 +31,7 @@ from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...errors import RunError
 from ...graph.node import Node
+from ...records import dataclass
 from .driver import Gpu, OutOfMemory
 from .memory import DeviceMemory
 

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ...errors import RunError, UserError
 from ...mesh.connection import control_page
 from ...mesh.control import ControlPage
 from ...mesh.mesh import Axes, Mesh, run_collective
+from ...records import dataclass
 from .driver import Gpu
 from .memory import DeviceMemory
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ...jobs.queue.plan import seconds_left
 from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING, State
 from ...jobs.queue.remedies import Remedy, remedy
 from ...jobs.queue.view import JobView
+from ...records import dataclass
 from .runs import RunRow
 from .schedule import QueueSnapshot, needs_text
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ...records import dataclass
 
 _HIDDEN = ("401", "403", "500")  # answers that every route has
 

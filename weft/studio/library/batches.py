@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ...jobs.prediction.predictions import FOLDER
 from ...jobs.prediction.results import RESULTS, SUBMISSION, TABLE, StoredPrediction, read_predictions
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.record import DONE, STOPPED, State
+from ...records import dataclass
 
 SHOWN = ("all", "wrong", "failed")
 ORDERS = ("file", "confident", "unsure")

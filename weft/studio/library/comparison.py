@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...jobs.schema import as_text
 from ...jobs.settings import OF_ONE_RUN
+from ...records import dataclass
 from .runs import RunRow
 
 

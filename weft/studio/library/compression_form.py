@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...errors import WeftError
 from ...jobs.compression.settings import COMPRESSION, check_compression
 from ...jobs.schema import validated
+from ...records import dataclass
 from .runs import RunRow
 from .training_fields import Field
 

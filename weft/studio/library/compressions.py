@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...jobs.events import latest
 from ...jobs.queue.kinds import COMPRESS
 from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
 from ...jobs.queue.view import JobView
+from ...records import dataclass
 from .activity import RECENT
 from .changes import stamp
 from .feed import Snapshot

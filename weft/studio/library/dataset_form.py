@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ...data.worker_pool import ImageWorker
 from ...errors import UserError, WeftError
 from ...jobs.datasets.create import CONVERSION, check_dataset_name, checked_dataset_settings
 from ...jobs.schema import validated
+from ...records import dataclass
 from ..paths import AllowedPaths
 from ..uploads import UploadStore
 

@@ -7,7 +7,7 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ...data.label_kinds import LabelKind, kind_of
 from ...data.pixel_summary import PixelSummary, as_bytes, pixel_summary
 from ...data.texts import Text
 from ...errors import UserError, WeftError
+from ...records import dataclass
 
 OPEN = 8  # datasets that stay open
 THUMBNAILS = 4096  # that stay in memory

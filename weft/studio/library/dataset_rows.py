@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ...records import dataclass
 
 DESCRIPTION = "dataset.json"
 _VERSION = re.compile(r"v(\d+)")

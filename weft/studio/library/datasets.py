@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ...jobs.events import latest
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import DATASET, DATASET_VERSION
 from ...jobs.queue.record import CANCELLED, DONE, RUNNING, JobRecord
+from ...records import dataclass
 from ..paths import AllowedPaths
 from ..uploads import UploadStore
 from .dataset_form import DatasetForms

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from ...records import dataclass
 from ...zoo.catalogue import FACTS
 from ...zoo.definition import (
     DefinitionError,

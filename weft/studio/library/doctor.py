@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from ...jobs.events import latest
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import DATASET_VERSION, DOCTOR
 from ...jobs.queue.record import FAILED, RUNNING, STOPPED, JobRecord
+from ...records import dataclass
 from ...report.png import png
 
 _NAME = re.compile(r"[^/\\.\x00][^/\\\x00]*")

@@ -11,12 +11,13 @@ import json
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
 from ...io.json_values import json_value
 from ...jobs.queue.record import WAITING
+from ...records import dataclass
 from .activity import Activity
 from .feed import Snapshot
 from .runs import RunIndex, RunRow

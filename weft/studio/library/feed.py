@@ -7,10 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.record import RUNNING
+from ...records import dataclass
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .datasets import DatasetIndex, DatasetRow
 from .folds import FoldsIndex, FoldsSnapshot

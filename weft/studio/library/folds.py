@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...jobs.queue.kinds import FOLDS
 from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED
 from ...jobs.queue.view import JobView
 from ...locks import lock_holder
+from ...records import dataclass
 from .activity import RECENT
 from .changes import stamp
 from .runs import FINISHED, RunRow

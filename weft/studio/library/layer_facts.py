@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...interpret import Explainer, TensorStatistics
 from ...interpret.statistics import channel_axis, effective_rank, near_copies, statistics_of
 from ...nn.containers import Sequential
 from ...nn.module import Module
+from ...records import dataclass
 
 MOST_PARTS = 3  # of a sequence that is named after its parts
 LARGEST_MATRIX = 1 << 21  # values of a weight whose singular values are computed

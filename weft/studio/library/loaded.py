@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...jobs.prediction.predictions import TOP, outcome
 from ...jobs.prediction.predictor import Predictor
 from ...jobs.prediction.run_predictor import predictor_of_run
 from ...ops.convert import asarray
+from ...records import dataclass
 from ...text.generate import stream
 from ..decoding import guarded_pixels
 

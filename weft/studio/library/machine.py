@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import psutil
 
 from ...jobs.queue.gpu_monitor import GpuMonitor
+from ...records import dataclass
 
 HISTORY = 60  # readings that are kept for the charts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ...jobs.network_store import ImportedNetwork, NetworkStore
 from ...jobs.networks import VECTORS, WRITERS, built, vector
 from ...nn.module import without_values
 from ...nn.summary import Summary, summary
+from ...records import dataclass
 from ...zoo.catalogue import ALIASES, FACTS, MODULES
 from ...zoo.definition import feature_profile, profile_svg
 from .designs import check_design

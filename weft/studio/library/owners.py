@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
 from ...jobs.queue.record import RUNNING, WAITING, JobRecord
+from ...records import dataclass
 from ..store.accounts import Quota
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...insight.profile_record import ProfileRecord
 from ...jobs.profiles.store import StoredProfile
+from ...records import dataclass
 from .profiles import ProfiledThing, alike, newest, settings_of
 
 BOTH = "both"

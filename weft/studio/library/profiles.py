@@ -6,7 +6,6 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from ...jobs.profiles.store import StoredProfile, network_profiles, profile_ids,
 from ...jobs.queue.kinds import PROFILE
 from ...jobs.queue.record import FAILED, RUNNING
 from ...jobs.queue.view import JobView
+from ...records import dataclass
 from .activity import RECENT
 from .changes import stamp
 from .feed import Snapshot

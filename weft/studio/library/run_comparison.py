@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ...records import dataclass
 from ...report.agreement import Agreement, agreement, comparable
 from ...report.importance import Importances, importances
 from ...report.parallel_coordinates import ParallelAxis, parallel_axes

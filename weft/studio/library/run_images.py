@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from ...records import dataclass
 from ...report.predictions import FILE, THUMBNAILS, Predictions, read_npz, read_predictions
 from ...train.watched import IMAGES, read_rows
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean
 from typing import Any
+
+from ...records import dataclass
 
 KEPT = 60  # speeds of a rank
 SILENT = 30.0  # seconds behind the others, after which a rank counts as silent

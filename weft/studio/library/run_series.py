@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...jobs.events import FILE
+from ...records import dataclass
 from ...report.decimation import decimated, means
 from .run_ranks import RankReading
 from .runs import RunRow

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ...jobs.annotations import Annotations, parse_annotations
 from ...jobs.definitions import network_label
 from ...jobs.find import run_folders
 from ...locks import writer_of
+from ...records import dataclass
 from ...report.best_epoch import SELECTION_METRICS, best_row
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"

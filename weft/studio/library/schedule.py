@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.needs import CPU, GPU, GROUP
@@ -15,6 +15,7 @@ from ...jobs.queue.record import LOST
 from ...jobs.queue.scheduler import Placement, SchedulePlan
 from ...jobs.queue.slots import ComputeSlot, machine_slots
 from ...jobs.queue.view import JobView, QueueView
+from ...records import dataclass
 
 HOURS = (1, 4, 24)  # that the plan can show
 REPLAN = 5.0  # seconds after which forecasts are made again, though no job has changed

@@ -7,12 +7,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...compiler.disk_cache import ObjectCache
 from ...compiler.store import cache
 from ...errors import RunError
+from ...records import dataclass
 
 REMEMBERED = 60.0  # seconds: counting walks through all files
 UPLOAD = "upload-"  # how the folders of uploads that are under way begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
 from ...jobs.queue.view import JobView
 from ...jobs.sweeps.record import FOLDER, SweepRecord, SweepTrial, read_sweep
 from ...jobs.sweeps.summary import SweepSummary, sweep_summary
+from ...records import dataclass
 from .activity import RECENT
 from .changes import stamp
 from .runs import FINISHED

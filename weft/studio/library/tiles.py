@@ -3,12 +3,11 @@ fills with the colours of its theme."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...interpret.explanation import shown_size
 from ...interpret.pictures import MOST_TILES, activation_tiles, as_bytes, atlas, filter_tiles, overlay, resized
+from ...records import dataclass
 from ...report.png import png
 
 COLUMNS = 16

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...jobs.schema import Setting, as_text
 from ...jobs.settings import SETTINGS
 from ...jobs.sweeps.search_space import SWEPT
+from ...records import dataclass
 
 
 @dataclass(frozen=True)

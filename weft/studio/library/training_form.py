@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ...jobs.sweeps.search_space import expand, sweep_size, values_of
 from ...jobs.sweeps.settings import SweepPlan
 from ...knobs import knobs
 from ...ops.convert import asarray
+from ...records import dataclass
 from ...zoo.catalogue import ALIASES, FACTS, default_rate
 from ...zoo.facts import NetworkFacts
 from .runs import RunRow

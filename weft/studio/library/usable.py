@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...records import dataclass
 from .loaded import CHECKPOINTS
 from .runs import RunIndex, RunRow
 

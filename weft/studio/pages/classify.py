@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,6 +12,7 @@ from markupsafe import Markup
 from nicegui import background_tasks, ui
 
 from ...jobs.prediction.results import StoredPrediction, best_per_class
+from ...records import dataclass
 from ..library.batches import PredictionBatch, rows_of
 from ..library.feed import Snapshot
 from ..library.usable import UsableNetwork, usable_networks

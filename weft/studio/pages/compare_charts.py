@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from nicegui import background_tasks, ui
 
+from ...records import dataclass
 from ..library.comparison import common_metrics
 from ..library.feed import Snapshot
 from ..library.run_comparison import metrics_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from nicegui import ui
 
 from ...data.catalogue import is_available, known_names
 from ...data.resize import WAYS
+from ...records import dataclass
 from ..access import current_user
 from ..library.dataset_images import OpenedDataset, failures
 from ..library.feed import Snapshot

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...records import dataclass
 from ..library.dataset_images import OpenedDataset
 from ..library.datasets import DatasetRow, VersionRow
 from ..library.runs import RunRow

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from nicegui import ui
 
 from ...data.catalogue import is_available, known_names
 from ...errors import WeftError
+from ...records import dataclass
 from ..library.dataset_images import OpenedDataset
 from ..library.datasets import DatasetJob, DatasetRow
 from ..library.feed import Snapshot

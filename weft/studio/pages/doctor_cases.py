@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...data.doctor.decisions import WORDS
 from ...data.doctor.report import DoctorFinding
+from ...records import dataclass
 
 ABOUT = {
     "leaks": "Images that are in train as well make results on held-out images look better than they are.",

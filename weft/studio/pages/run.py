@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import HTTPException
 from nicegui import ui
 
 from ...jobs.compression.state import is_compression
+from ...records import dataclass
 from ..library.activity import Activity
 from ..library.feed import Snapshot
 from ..library.profiles import profiled_run

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 from nicegui import ui
 
+from ...records import dataclass
 from ...report.evaluation import class_table, frequent_confusions
 from ...report.png import data_url, png
 from ...report.run_record import read_run

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...jobs.job import ENSEMBLE
+from ...records import dataclass
 from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.formats import is_share

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...records import dataclass
 from ..library.runs import RunRow
 from ..ui.formats import is_share, metric_name, metric_value, size, three_figures
 

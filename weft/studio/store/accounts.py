@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from argon2 import PasswordHasher
@@ -19,6 +18,7 @@ from sqlalchemy.orm import Session
 from ...errors import RunError, UserError
 from ...hints import nearest
 from ...jobs.queue.quotas import JobQuota
+from ...records import dataclass
 from .database import Database
 from .records import record
 from .tables import LoginRow, UserRow

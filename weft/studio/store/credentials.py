@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from ...errors import UserError
+from ...records import dataclass
 from .accounts import ROLES, Account, Role, checked_role
 from .database import Database
 from .records import record

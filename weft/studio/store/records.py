@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, func, select
@@ -13,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from ...errors import UserError
 from ...jobs.schema import Setting, count, validated
+from ...records import dataclass
 from .database import Database
 from .tables import AuditRow, PreferenceRow, SettingRow
 

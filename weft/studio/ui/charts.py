@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from nicegui.element import Element
 from nicegui.elements.echart import EChart  # registers ECharts, which chart_base imports
 
+from ...records import dataclass
 from ...report.decimation import decimated_points
 
 _ = EChart

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...jobs.compression.settings import target_of
 from ...jobs.compression.state import Point, front
+from ...records import dataclass
 from ...report.axes import ChartAxis, make_axis
 from ..library.compressions import CompressionView
 from .formats import size, three_figures

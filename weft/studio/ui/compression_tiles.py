@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...jobs.compression.settings import CompressionMethod, method_of, target_of
 from ...jobs.compression.state import Point, front
+from ...records import dataclass
 from ..library.compressions import CompressionView
 from .formats import metric_value, size, three_figures
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...jobs.queue.job_queue import JobQueue
+from ...records import dataclass
 from ..config import StudioConfig
 from ..library.batches import Batches
 from ..library.compressions import Compressions

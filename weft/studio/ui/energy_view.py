@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ...insight.energy_comparison import GROUPS, EnergyComparison, EnergyForm
 from ...insight.profile_text import amount
+from ...records import dataclass
 
 COLOURS = dict(zip(GROUPS, ("s1", "s4", "s3", "s2"), strict=True))
 MOST_LAYERS = 12

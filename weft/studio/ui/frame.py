@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from nicegui import ui
 
 from ...jobs.queue.record import FAILED
+from ...records import dataclass
 from ..access import current_user
 from ..library.feed import Snapshot
 from ..roles import MEMBER_PAGES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...interpret import TensorStatistics
+from ...records import dataclass
 from ..library.layer_facts import LayerDetails, LayerRow, shape_text
 from .formats import three_figures
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...insight.bounds import NEAR
 from ...insight.call_timeline import CallTimeline
 from ...insight.profile_record import LayerRecord, Offender, ProfileRecord
 from ...insight.profile_text import duration
+from ...records import dataclass
 from ...report.axes import make_axis
 from ...report.text_format import listed
 from ..library.profile_choice import Compared

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...jobs.schema import as_text
 from ...jobs.settings import OF_ONE_RUN
+from ...records import dataclass
 from ..library.runs import RUNNING, RunRow
 from ..library.training_fields import setting_title
 from .formats import duration, full_time, metric_name, metric_value, moment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ...records import dataclass
 from ..library.runs import RunRow
 from .run_columns import Column, best_of
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...jobs.sweeps.record import FINISHED, PRUNED, SweepRecord, SweepTrial, pareto_front, setting_text
 from ...jobs.sweeps.results import parallel_lines
 from ...jobs.sweeps.summary import best_so_far, visible_range
+from ...records import dataclass
 from ...report.axes import ChartAxis, make_axis
 from ...report.parallel_coordinates import ParallelAxis
 from ..library.sweeps import SweepSnapshot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...jobs.sweeps.record import (
@@ -19,6 +18,7 @@ from ...jobs.sweeps.record import (
     setting_text,
 )
 from ...jobs.sweeps.summary import current_value, visible_range
+from ...records import dataclass
 from ..library.sweeps import SweepSnapshot
 from ..library.training_fields import setting_title
 from .formats import duration, is_share, metric_name, metric_value

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...dtypes import finfo
 from ...errors import InternalError, RunError, UserError, WeftError
+from ...records import dataclass
 from ..counter import counted
 from ..poison import poisoned
 from .evaluate import Mode, Results, evaluate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...dtypes import as_dtype, finfo
 from ...knobs import knobs
 from ...nn.module import Module
 from ...ops.convert import asarray
+from ...records import dataclass
 from ...tensor import Tensor
 from ...tracing.jit import jit
 from ...tree import flatten

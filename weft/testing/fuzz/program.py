@@ -7,9 +7,11 @@ of a program is the only thing that is ever executed, so what a finding prints i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from textwrap import indent
 from typing import Literal
+
+from ...records import dataclass
 
 Role = Literal["argument", "captured", "state", "module", "optimizer"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ...records import dataclass
 from ..counter import checks_run
 from .check import Finding, Unfit, check
 from .generate import random_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from ...nn.activations import NAMES as ACTIVATION_NAMES
 from ...nn.init import Initializer
 from ...nn.module import Init, is_made, recording_inits
 from ...nn.summary import summary
+from ...records import dataclass
 from ...tensor import Tensor
 from ..building_blocks import HE_NORMAL, Branches, SqueezeExcite
 from ..catalogue import FACTS

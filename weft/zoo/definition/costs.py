@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ...graph.node import Type
 from ...nn.module import without_values
 from ...nn.summary import Summary, summary
+from ...records import dataclass
 from .picture import layer_title
 from .plan import NetworkPlan, PlannedLayer, Shape
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...records import dataclass
 from .modules import INPUT, PREVIOUS
 from .problems import DefinitionError, Fix, Place, TextProblem, unknown
 from .schema import BRANCH_LISTS, LAYER_LIST, LayerArgument, LayerSpec, layer_specs

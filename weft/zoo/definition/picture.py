@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from html import escape
 from math import prod
 
+from ...records import dataclass
 from .plan import NetworkPlan, PlannedLayer, Shape
 
 WIDTH = 440.0  # of a picture with one column

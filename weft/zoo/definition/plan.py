@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...dtypes import DEFAULT_FLOAT, DType, int32
 from ...errors import WeftError
 from ...graph.node import Type
 from ...nn.module import without_values
+from ...records import dataclass
 from ...tensor import Tensor
 from ...tracing.trace import trace
 from ...tree import flatten

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ...errors import UserError
+from ...records import dataclass
 
 
 @dataclass(frozen=True)

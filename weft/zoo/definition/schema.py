@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 from ... import nn
+from ...records import dataclass
 from ..convnext import ChannelNorm, ConvNeXtBlock
 from ..resnet import Shortcut
 from . import modules

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...nn import activations, init
+from ...records import dataclass
 from ..building_blocks import HE_NORMAL
 from .problems import Fix, Place, TextProblem, unknown
 from .yaml_tree import ListNode, ScalarNode, TreeNode

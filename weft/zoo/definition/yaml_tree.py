@@ -6,11 +6,11 @@ Tags, anchors and aliases are refused, so no text can grow when it is read; leng
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from ...records import dataclass
 from .problems import DefinitionError, Place, TextProblem
 
 LONGEST = 200_000  # characters of a text

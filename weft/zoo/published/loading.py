@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from ... import nn
 from ...errors import UserError
+from ...records import dataclass
 from .naming import Naming, Statistics, sources
 from .tables import NAMINGS
 

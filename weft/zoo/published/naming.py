@@ -8,13 +8,14 @@ the source of each tensor instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from math import prod
 
 import numpy as np
 
 from ... import nn
+from ...records import dataclass
 
 # weft's name of a tensor -> the name in PyTorch
 ROLES = {

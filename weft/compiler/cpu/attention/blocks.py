@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....records import dataclass
 from ...thresholds import thresholds
 from ..gemm.packing import BYTES
 from ..gemm.register_tile import RegisterTile

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from llvmlite import ir
 
 from ....dtypes import float64
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.kernel import View
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ....dtypes import as_dtype
+from ....records import dataclass
 from ..combiners import philox
 from ..gemm.packing import ELEMENTS, read_as
 from ..ir_builder import F32, F64, I8, I32, I64, PTR, Code, Value, constant, like, vector

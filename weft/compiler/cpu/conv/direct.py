@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..gemm.arithmetic import Arithmetic, arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..gemm.register_tile import (
     RegisterTile,
     Right,

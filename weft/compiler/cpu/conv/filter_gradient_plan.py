@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....records import dataclass
 from ...ir.conv_shape import ConvShape
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds

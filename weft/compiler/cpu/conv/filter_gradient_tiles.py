@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from ....records import dataclass
 from ...ir.conv_shape import ConvShape
 from ..gemm.register_tile import pieces
 from ..target import CpuTarget

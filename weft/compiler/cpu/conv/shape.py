@@ -16,9 +16,10 @@ Along one axis, for the phase r of the result (a forward convolution has the one
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from math import gcd, prod
 
+from ....records import dataclass
 from ...ir.conv_shape import ConvShape
 from ..gemm.arithmetic import WORD
 from ..target import LINE

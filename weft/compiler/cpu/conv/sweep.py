@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..ir_builder import F32, I1, I64, PTR, Code, Int, Value, constant, lanes_of, vector
 from ..target import current_target
 from .function_builder import all_of, below, copy, numbers, split

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from ....records import dataclass
 from ...ir.conv_shape import ConvShape
 from ...ir.plan import Plan
 from ..conv.filter_gradient_plan import ending

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
 
+from ....records import dataclass
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..conv.shape import ConvAxis, Sweep, whole_lines

@@ -8,10 +8,10 @@ result is one chain of them in the order of k, so its bits depend neither on the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..conv.function_builder import Signature, split
 from ..ir_builder import I8, Int, Value, constant, vector
 from ..library import library

@@ -10,10 +10,10 @@ the second pass reads memory in order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..ir_builder import F32, F64, I64, PTR, Code, Int, Value, constant, vector
 from ..target import CpuTarget
 from .transforms import Complex, complex_transform, real_inverse, real_transform

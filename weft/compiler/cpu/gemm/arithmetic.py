@@ -14,10 +14,10 @@ Everything else is two products of 16-bit integers for each word: pmaddwd on x86
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..ir_builder import I8, I16, I32, Code, Value, constant, lanes_of, vector
 from ..target import CpuTarget
 

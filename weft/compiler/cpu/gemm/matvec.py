@@ -10,12 +10,12 @@ time, with prefetching. Of 8-bit integers only `dots` exists: k counts words of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import ceil
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector

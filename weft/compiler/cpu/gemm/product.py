@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..calling_convention import EPILOGUE
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, constant, new_module, vector
 from ..library import library

@@ -18,10 +18,10 @@ nor on how the loop over k is split, as long as the accumulators are stored in t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..ir_builder import I32, PTR, Code, Int, Value, constant, vector
 from ..target import CpuTarget
 from .arithmetic import Arithmetic, floats

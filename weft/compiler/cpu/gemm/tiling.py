@@ -7,10 +7,11 @@ are measured. No choice made here changes the bits of the result, except the pie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
 
+from ....records import dataclass
 from ...thresholds import thresholds
 from ..target import CpuTarget
 from .arithmetic import has_offset, needs_registers

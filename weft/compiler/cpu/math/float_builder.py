@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import reduce
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..ir_builder import F32, F64, I32, I64, Code, Value, constant, element_of, lanes_of, like
 
 Mask = Value  # an i1, or a vector of them

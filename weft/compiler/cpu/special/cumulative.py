@@ -11,13 +11,13 @@ and rounded once an element. The chunks depend on the shape alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil, prod
 
 from llvmlite import ir
 
 from ....dtypes import DType, as_dtype, bool_
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import F32, F64, I64, PTR, Code, Value, constant, element_of, like, new_module, vector

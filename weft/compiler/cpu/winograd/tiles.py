@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ....records import dataclass
 from ..conv.function_builder import Signature, all_of, below, copy, fill
 from ..gemm.register_tile import RegisterTile
 from ..ir_builder import F32, Code, Value, vector

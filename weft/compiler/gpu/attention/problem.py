@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ....dtypes import DType
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.kernel import Kernel, View
 from ...ir.program import result_nodes
 from ..anchors import anchor_of

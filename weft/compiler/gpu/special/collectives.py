@@ -6,11 +6,11 @@ result whatever the order is: NCCL does them. All others are exchanges, and sums
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ....graph.node import Node, Type
+from ....records import dataclass
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase
 from ...ir.program import operand_names

@@ -10,11 +10,11 @@ As on other devices floats are totalled in float64 and rounded once an element. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ....dtypes import DType, bool_, float64, int32, int64
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase
 from .. import scalars as scalar

@@ -14,13 +14,13 @@ Float atomics are not used: they add in whatever order programs come. Sums of 16
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from ....dtypes import DType, bool_, float32, int32, int64
 from ....errors import UserError
 from ....graph.node import CONST, Node
+from ....records import dataclass
 from ...ir.index import Loop
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase

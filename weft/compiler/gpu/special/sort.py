@@ -12,11 +12,12 @@ A record has room for 32 bits of a key. Keys of 64 bits are sorted by their lowe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ....dtypes import DType, bool_, int32, int64
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase
 from ...ir.program import result_nodes

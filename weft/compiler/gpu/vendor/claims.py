@@ -7,11 +7,12 @@ has the epilogue, it writes to the final tensor; otherwise to scratch, and a sec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ....dtypes import DType
 from ....graph.node import Node
+from ....records import dataclass
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes

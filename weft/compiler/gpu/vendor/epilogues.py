@@ -8,11 +8,12 @@ between these steps: libraries round at the end only, which is at least as exact
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isclose, prod
 
 from ....dtypes import float32
 from ....graph.node import CONST, Node
+from ....records import dataclass
 from ...ir.index import IndexExpr, Place, fresh, linear, moved
 from ...ir.kernel import Kernel, anchor_place, unmoved
 from ...ir.storage import nbytes
