@@ -84,20 +84,22 @@ RECIPES = {
     "best-lenet5": _LENET5._replace(
         channels=(0.5, 0.5, 0.2),
         channel_epochs=4,
-        density=0.16,
+        density=0.175,
         steps=4,
         step_epochs=2,
-        final_epochs=25,
+        final_epochs=40,
         share_epochs=3,
         retrain_shift=1,
         bias_bits=4,
         distill=0.7,
         shrink=True,
     ),
-    "fashion-small_cnn": _SMALL._replace(density=0.2, distill=0.5, step_epochs=3, final_epochs=20),
+    "fashion-small_cnn": _SMALL._replace(
+        density=0.23, distill=0.5, teacher="fashion-resnet20", teacher_epochs=12, step_epochs=3, final_epochs=20
+    ),
     "fashion-resnet20": _RESNET._replace(density=0.12, distill=0.5, step_epochs=1, final_epochs=12, share_epochs=2),
     "fixed-lenet5": _LENET5._replace(method="fixed", distill=0.5, final_epochs=2),
-    "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=2),
+    "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=2, share_rate=1e-5),
     "int8-lenet_300_100": Recipe("lenet_300_100", method="int8", batch=200, epochs=20),
     "int8-lenet5": _LENET5._replace(method="int8"),
 }

@@ -25,6 +25,7 @@ def saved(folder, program, *inputs, **options):
     return weft.load(folder / "net.weft").eval()
 
 
+@pytest.mark.sweep(share=3.0)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_library_gives_the_bits_of_the_compiled_network(tmp_path, name):
     model, x, expected = network(name)

@@ -70,6 +70,7 @@ def test_every_algorithm_is_the_definition(algorithm, name):
         near(actual, expected, 2e-6)
 
 
+@pytest.mark.sweep(share=3.0)
 @pytest.mark.parametrize(
     ("shape", "kernel", "how"),
     [
@@ -105,6 +106,7 @@ def test_several_filters_for_a_channel_have_another_algorithm():
     assert list(plans(program).values()) == ["IMPLICIT_GEMM"]
 
 
+@pytest.mark.sweep("algorithm", share=1.0)
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("algorithm", ["GEMM", "DIRECT"])
 def test_of_16_bits(algorithm, kind):

@@ -116,6 +116,7 @@ def test_cudnn_within_a_limit(clock, limit, plan):
 BANDS = {"full": {}, "causal": {"causal": True}, "upper left": {"causal": "upper_left"}, "window": {"window": (3, 1)}}
 
 
+@pytest.mark.sweep(share=3.0)
 @pytest.mark.parametrize("band", BANDS)
 def test_cudnn_computes_attention_where_it_is_faster(clock, band):
     """Forward and all gradients, with fewer key heads and other numbers of keys; the layouts are those of the program."""

@@ -22,6 +22,7 @@ pytest.importorskip("triton")
 from triton_runner import run_graph
 
 
+@pytest.mark.sweep(share=3.0)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_all_ways_agree(dtype: DType) -> None:
     f, arrays = all_of(dtype), grid(dtype)

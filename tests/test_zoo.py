@@ -91,6 +91,7 @@ def example(shape: tuple[int, ...]) -> Any:
     return np.zeros(shape, np.int64) if len(shape) == 2 else shape
 
 
+@pytest.mark.sweep(share=2.0)  # test_catalogue.py counts those of every network
 @pytest.mark.parametrize(("name", "settings", "shape", "parameters", "millions"), PUBLISHED)
 def test_counts(
     name: str, settings: dict[str, Any], shape: tuple[int, ...], parameters: int, millions: float | None
