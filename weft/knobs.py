@@ -161,7 +161,7 @@ KNOBS: dict[str, Knob] = {
     "optimize": Knob(
         _switch,
         1,
-        "0 compiles programs for CPUs without LLVM's optimizations: three times faster to compile, several times slower to run.",
+        "0 compiles programs for CPUs, and the library functions they call, without LLVM's optimizations: three to ten times faster to compile, several times slower to run.",
     ),
     "tf32": Knob(
         _switch,
