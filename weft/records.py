@@ -14,7 +14,6 @@ from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from dataclasses import dataclass as dataclass
 else:
 
@@ -39,7 +38,7 @@ def _made(cls: type, frozen: bool, eq: bool) -> type:
     return cls
 
 
-def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Callable[..., Any]]:
+def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
     """The methods that are called often."""
     fields = dataclasses.fields(cls)
     namespace: dict[str, Any] = {"_FACTORY": _FACTORY, "_store": object.__setattr__}
@@ -52,7 +51,9 @@ def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Callable[..., Any]
         text += f"def __eq__(self, other):\n    return {mine} == {other} if other.__class__ is self.__class__ else NotImplemented\n"
         text += f"def __hash__(self):\n    return hash({mine})\n" if frozen else ""
     exec(text, namespace)
-    methods = {name: namespace[name] for name in ("__init__", "__eq__", "__hash__") if name in namespace}
+    methods: dict[str, Any] = {
+        name: namespace[name] for name in ("__init__", "__eq__", "__hash__") if name in namespace
+    }
     for name, method in methods.items():
         method.__qualname__, method.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
     methods["__init__"].__annotations__ = {field.name: field.type for field in fields if field.init} | {"return": None}
