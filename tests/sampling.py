@@ -149,12 +149,20 @@ ONLY_IN_ALL = {"test_studio_postgresql"}
 
 # Files that take many seconds however few of their cases run: they start processes, train networks, or run under Triton's interpreter.
 SLOW_FILES = {
-    "test_algorithms", "test_cli", "test_cli_dataset", "test_cli_learn", "test_cli_measure", "test_cli_optimizers", "test_cli_use",
-    "test_cli_weights", "test_compile_growth", "test_compile_pool", "test_compiler_random", "test_control_native", "test_conv_plans",
-    "test_convolutions", "test_cuda", "test_cuda_streams", "test_cuda_train", "test_cuda_zoo", "test_dataset_create", "test_docs", "test_fit",
-    "test_fit_ways", "test_forecast", "test_full_disk", "test_fuzz", "test_generate", "test_gpu_algorithms", "test_gpu_bench",
-    "test_gpu_libraries", "test_gpu_program", "test_health", "test_jit_threads", "test_loader", "test_mutate_files", "test_onnx_export",
-    "test_onnx_nodes", "test_profile_cli", "test_runner", "test_special_values", "test_state_threads", "test_stopping", "test_team", "test_thread_bits",
-    "test_thresholds", "test_training_step", "test_triton", "test_triton_conv", "test_triton_lines", "test_triton_parts",
-    "test_triton_special", "test_zoo", "test_studio_pages", "test_studio_networks", "test_studio_roles", "test_studio_accounts_pages",
+    "test_algorithms", "test_aot", "test_aot_c", "test_attention_kernels", "test_cli", "test_cli_dataset", "test_cli_learn",
+    "test_cli_measure", "test_cli_optimizers", "test_cli_use", "test_cli_weights", "test_compile_growth", "test_compile_pool",
+    "test_compiler_random", "test_compress_job", "test_compress_methods", "test_control_native", "test_conv_plans", "test_convolutions",
+    "test_cuda", "test_cuda_streams", "test_cuda_train", "test_cuda_zoo", "test_dataset_create", "test_docs", "test_doctor", "test_fft",
+    "test_fit", "test_fit_ways", "test_fixed_point", "test_fold_jobs", "test_forecast", "test_full_disk", "test_fuzz", "test_gemm",
+    "test_generate", "test_gpu_algorithms", "test_gpu_bench", "test_gpu_libraries", "test_gpu_narrow", "test_gpu_program",
+    "test_half_floats", "test_health", "test_hostile_data", "test_int8", "test_int8_accuracy", "test_int8_network", "test_interpret",
+    "test_jit_threads", "test_kv_cache", "test_launch", "test_library", "test_loader", "test_long_sums", "test_maths",
+    "test_memory_timeline", "test_mutate_files", "test_nccl", "test_network_text", "test_onnx_export", "test_onnx_models",
+    "test_onnx_nodes", "test_parameter_server", "test_pipeline", "test_pooling_windows", "test_profile_cli", "test_published",
+    "test_rematerialize", "test_report_page", "test_resident", "test_runner", "test_scheduler", "test_sparse", "test_special",
+    "test_special_values", "test_state_threads", "test_stopping", "test_studio_accounts_pages", "test_studio_datasets",
+    "test_studio_doctor", "test_studio_faults", "test_studio_files", "test_studio_journey", "test_studio_layers", "test_studio_networks",
+    "test_studio_pages", "test_studio_profile", "test_studio_roles", "test_studio_run", "test_studio_text", "test_studio_use",
+    "test_studio_viewer", "test_team", "test_thread_bits", "test_thresholds", "test_top_k", "test_training_step", "test_triton",
+    "test_triton_conv", "test_triton_lines", "test_triton_parts", "test_triton_special", "test_whitened", "test_zoo",
 }  # fmt: skip
