@@ -35,7 +35,8 @@ FOLDS_SETTING = Setting(count, None, "cross-validation: train a network for each
 def submit_folds(queue: JobQueue, given: Mapping[str, Any], folds: int, owner: str = "") -> JobRecord:
     """Check the settings of a cross-validation and add it to the queue. Pausing or cancelling the job pauses its trainings.
 
-    >>> job = submit_folds(JobQueue("runs"), {"data": "digits", "model": "lenet5", "epochs": 2}, folds=5)
+    >>> from tempfile import mkdtemp
+    >>> job = submit_folds(JobQueue(mkdtemp()), {"data": "digits", "model": "lenet5", "epochs": 2}, folds=5)
     >>> job.settings["name"], job.state.state
     ('digits-lenet5-folds-1', 'waiting')
     """
