@@ -10,6 +10,7 @@ import pytest
 import weft
 from jit_tools import floats
 from weft import nn, optim
+from weft.compiler.cpu import library
 from weft.compiler.cpu.engine import Loaded, object_code
 from weft.knobs import knobs
 
@@ -66,3 +67,10 @@ def test_arithmetic_that_cancels_is_left_in_the_code() -> None:
     assert len(quick) > len(full)
     for code in (quick, full):
         assert Loaded(code).function("f", [ctypes.c_int64], ctypes.c_int64)(41) == 41
+
+
+def test_library_functions_follow_the_setting() -> None:
+    f = weft.jit(lambda x: weft.sort(x, axis=1))
+    with knobs.set(optimize=0):
+        f(floats(5, 37)).numpy()
+    assert any(not optimized for _, optimized, *_ in library._loaded)

@@ -34,9 +34,7 @@ def is_number(argument: str | int) -> bool:
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
-_Key = tuple[
-    str, bool, str, CpuTarget
-]  # symbol, whether it is optimized, changed thresholds, the CPU that the IR was generated for
+_Key = tuple[str, bool, str, CpuTarget]  # symbol, optimized, changed thresholds, the CPU that the IR was generated for
 _loaded: dict[_Key, Loaded] = {}
 _loading: dict[_Key, threading.RLock] = {}
 

@@ -45,7 +45,8 @@ def submit_energy(
 ) -> JobRecord:
     """Check the settings of a comparison of forms and add it to the queue. `of` is {"run": folder} or {"network": name}.
 
-    >>> submit_energy(JobQueue("runs"), {"network": "lenet5"}, {"batch": 1}).settings["name"]
+    >>> from tempfile import mkdtemp
+    >>> submit_energy(JobQueue(mkdtemp()), {"network": "lenet5"}, {"batch": 1}).settings["name"]
     'Energy of lenet5'
     """
     settings = validated("energy", {**given, **of, "runs": str(queue.root)}, ENERGY_SETTINGS)
