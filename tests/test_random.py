@@ -7,14 +7,19 @@ chance in ten thousand) that an honest generator stays inside them with almost e
 import hashlib
 import itertools
 import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
 import weft
+from weft import nn
 from weft.graph import node as nodes
 from weft.random import Generator, _inverse_normal
+from weft.runtime.cpu import CpuDevice
 from weft.testing import counted
 
 MASK = 0xFFFFFFFF
@@ -382,3 +387,48 @@ KNOWN_DIGESTS = [
 def test_the_same_bits_on_every_machine(name: str, dtype: str, expected: str) -> None:
     drawn = getattr(weft.random.Generator(42), name)((10007,), dtype=dtype).numpy()
     assert hashlib.sha256(np.ascontiguousarray(drawn).tobytes()).hexdigest()[:16] == expected
+
+
+# --- compiled once --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the CPU compiled a graph, and how often it interpreted one."""
+    found: Counter[str] = Counter()
+
+    def counting(name: str) -> Callable[..., Any]:
+        do = getattr(CpuDevice, name)
+
+        def counted(*arguments: Any) -> Any:
+            found[name] += 1
+            return do(*arguments)
+
+        return counted
+
+    for name in ("executable", "interpret"):
+        monkeypatch.setattr(CpuDevice, name, counting(name))
+    return found
+
+
+def test_draws_that_recur_run_one_program(calls: Counter[str]) -> None:
+    """Whatever the seed and the position in the stream, and whoever else uses the same constants."""
+    with weft.knobs.set(device="reference"):
+        expected = [Generator(seed).normal((3, 171)).numpy() for seed in (1, 2)]
+    calls.clear()
+    with weft.knobs.set(device="cpu", compile_after=3):
+        other = weft.random.normal((3, 171)) * 2.0  # has the constants of all others, and is alive
+        drawn = [Generator(seed).normal((3, 171)).numpy() for seed in (1, 2) * 4]
+        generator = Generator(5)
+        for _ in range(4):
+            generator.normal((3, 171)).numpy()
+    assert calls == {"interpret": 2, "executable": 1}
+    assert all((drawn[i] == expected[i % 2]).all() for i in range(8))
+    assert other.shape == (3, 171)
+
+
+def test_small_parameters_are_drawn_without_compiling(calls: Counter[str]) -> None:
+    with weft.knobs.set(device="cpu"):
+        layers = [nn.Linear(31, 17) for _ in range(6)]
+    assert not calls["executable"]
+    assert len({float(layer.weight.numpy()[0, 0]) for layer in layers}) == 6

@@ -11,6 +11,7 @@ forward signals by fan_in, backward signals by fan_out, or a compromise of both.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from .. import random
 from ..errors import UserError
+from ..knobs import knobs
 from ..ops.creation import full
 from ..records import dataclass
 
@@ -69,11 +71,13 @@ _CHUNK, _SMALL = 1 << 18, 1 << 14
 def _sample(law: Law, shape: Shape) -> np.ndarray:
     """Samples of the unscaled distribution.
 
-    Large shapes are sampled in chunks of one size, so that one compiled program serves all parameters of a network.
+    Large shapes are sampled in chunks of one size, so that one compiled program serves all parameters of a network. Small ones take a few
+    milliseconds without compiling, and would need a program for each shape.
     """
     draw, count = getattr(random, law), math.prod(shape)
     if count <= _SMALL:
-        values: np.ndarray = draw(shape).numpy()
+        with knobs.set(compile_after=sys.maxsize):
+            values: np.ndarray = draw(shape).numpy()
         return values
     chunks = [draw(_CHUNK).numpy() for _ in range(-(-count // _CHUNK))]
     return np.concatenate(chunks)[:count].reshape(shape)

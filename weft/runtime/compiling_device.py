@@ -12,7 +12,7 @@ from typing import Any
 from ..compiler.store import is_recording
 from ..errors import RunError
 from ..graph.graph import close
-from ..graph.node import DATA, VARIABLE, Node, dependencies
+from ..graph.node import CONST, DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from ..options import CompileOptions
 from ..timeline import recorded
@@ -92,7 +92,8 @@ class CompilingDevice(Device):
         self._seen[key] = times
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
-        return times >= knobs.compile_after or self.is_large(program)
+        recurs = times >= knobs.compile_after and any(node.op is not CONST for node in program.order)
+        return recurs or self.is_large(program)
 
     def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
         held = [executable.argument(i, leaf.value) for i, leaf in enumerate(leaves) if isinstance(leaf.value, Buffer)]

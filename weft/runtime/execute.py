@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import UserError
-from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, dependencies, existing, make, toposort
+from ..graph.node import CONST, ITEM, PLACEHOLDER, VARIABLE, Node, Op, dependencies, existing, make, toposort
 from ..knobs import knobs
 from .device import Buffer, Device, NodeProgram, device
 
@@ -64,6 +64,7 @@ def _run(roots: list[Node], home: Device) -> None:
     siblings = _held_siblings(order)
     if siblings:
         order = toposort([*roots, *siblings], missing)
+    order = _without_streams(order, home)
     wanted = _kept(order, set(roots))
     for node, value in zip(wanted, home.run(NodeProgram(order, wanted)), strict=True):
         node.value = value
@@ -74,6 +75,15 @@ def _run(roots: list[Node], home: Device) -> None:
     if knobs.debug:
         elapsed = 1e3 * (time.perf_counter() - start)
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
+
+
+def _without_streams(order: list[Node], home: Device) -> list[Node]:
+    """The nodes without the keys and positions of random streams, which get their values here: as constants, every draw would be another program."""
+    draws = [node for node in order if node.op.kind == "random"]
+    numbers = {i for node in draws for i in node.inputs if i.op is CONST}
+    for node in numbers:
+        node.value = home.put(np.asarray(node.params[0], node.dtype.numpy), node.dtype)
+    return [node for node in order if node not in numbers] if numbers else order
 
 
 def _held_siblings(order: Sequence[Node]) -> list[Node]:
@@ -93,9 +103,15 @@ def _assign_items(node: Node, values: Buffer) -> None:
 
 
 def _kept(order: Sequence[Node], roots: set[Node]) -> list[Node]:
-    """The nodes whose values may be read again: a tensor refers to them, or a live node outside of this run uses them."""
+    """The nodes whose values may be read again: a tensor refers to them, or a live node outside of this run uses them.
+
+    Constants that no tensor refers to are made again: they are equal in all graphs, and who else uses them would make every run a program
+    of its own.
+    """
     uses = Counter(i for node in order for i in node.inputs)
-    return [n for n in order if n.holders or n in roots or _is_kept_whole(n) or n.users > uses[n]]
+    return [
+        n for n in order if n.holders or n in roots or _is_kept_whole(n) or (n.users > uses[n] and n.op is not CONST)
+    ]
 
 
 def _is_kept_whole(node: Node) -> bool:
