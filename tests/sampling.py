@@ -130,17 +130,18 @@ def is_threaded(path: Path) -> bool:
 # Files whose subject is the code that is compiled for CPUs. All others compile without LLVM's optimizations, which were a third of their time:
 # that code computes the same bits (test_unoptimized.py), and make test-all optimizes everywhere.
 OPTIMIZED = {
-    "test_algorithms", "test_aot", "test_aot_c", "test_cache", "test_captured", "test_compile_growth", "test_compiler_random", "test_constants",
-    "test_control_native", "test_conv_plans", "test_convolutions", "test_cpu", "test_explain", "test_fuzz", "test_gemm", "test_int8",
-    "test_jit_agrees", "test_library", "test_long_sums", "test_maths", "test_nonfinite", "test_pooling_windows", "test_regressions",
-    "test_slice_update", "test_sparse", "test_special", "test_special_values", "test_sums", "test_thresholds", "test_top_k",
-    "test_training_step", "test_unoptimized",
+    "test_algorithms", "test_aot", "test_aot_c", "test_cache", "test_compiler_random", "test_conv_plans", "test_convolutions", "test_cpu",
+    "test_fuzz", "test_gemm", "test_int8", "test_jit_agrees", "test_library", "test_long_sums", "test_maths", "test_nonfinite",
+    "test_pooling_windows", "test_regressions", "test_sparse", "test_special", "test_special_values", "test_sums", "test_top_k",
+    "test_unoptimized",
 }  # fmt: skip
 
 # Files whose subject is threads, beside those of OPTIMIZED. Programs of all others run on one thread: every core has a process of tests already,
 # and threads would wait for one which has no core. The bits are the same (test_thread_bits.py).
 THREADED = {
-    "test_executable_contract", "test_jit_threads", "test_profile", "test_state_threads", "test_team", "test_thread_bits", "test_trace",
+    "test_captured", "test_compile_growth", "test_constants", "test_control_native", "test_executable_contract", "test_explain",
+    "test_jit_threads", "test_profile", "test_slice_update", "test_state_threads", "test_team", "test_thread_bits", "test_thresholds",
+    "test_trace", "test_training_step",
 }  # fmt: skip
 
 # Files that need a server of another program: make test-all runs them.
