@@ -43,6 +43,7 @@ def check_plan(kind: str, m: int, n: int, words: int, threads: int, at_end: bool
     np.testing.assert_array_equal(c.reshape(m, n), a.astype(np.int32) @ b.astype(np.int32).T, plan.name)
 
 
+@pytest.mark.sweep("kind", share=1.0)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot", [host().dot, ""], ids=["instruction", "plain"])
 def test_products_are_exact(kind: str, dot: str) -> None:
@@ -51,6 +52,7 @@ def test_products_are_exact(kind: str, dot: str) -> None:
             check_plan(kind, *size, threads=1 + i % 2, at_end=bool(i % 2))
 
 
+@pytest.mark.sweep("kind", share=1.0)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot", [host().dot, ""], ids=["instruction", "plain"])
 def test_a_matrix_by_a_vector_is_read_in_place(kind: str, dot: str) -> None:

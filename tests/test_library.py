@@ -52,7 +52,7 @@ def test_what_goes_wrong_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_make_the_same_code_as_one() -> None:
     modules = [
         str(product.write(product.ProductKernel("f32", "f32", "f32", RegisterTile(*shape), "columns"), host()))
-        for shape in ((4, 3), (8, 2), (5, 4), (4, 5))
+        for shape in ((4, 3), (8, 2))
     ]
     alone = [object_code(m) for m in modules]
     with ThreadPoolExecutor(4) as pool:

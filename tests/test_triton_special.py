@@ -242,6 +242,7 @@ def test_many_indices_for_one_row(small, how):
         scatters(np.ones((len(counts), 3), np.float32), values, [index], (0,), how)
 
 
+@pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("kind", [weft.float32, bfloat16, weft.int32, bool_], ids=lambda d: d.name)
 def test_few_indices_for_many_rows(small, kind):
     """As in an embedding: programs belong to indices. Rows of one tile and of several, named once, by whole blocks, and by more."""
