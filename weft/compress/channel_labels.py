@@ -1,8 +1,8 @@
-"""Which channels of a network belong together: the axes of all its tensors are labelled by following its graph.
+"""Finds the channels of a network that belong together, by propagating labels of tensor axes through its graph.
 
-Every index of every axis of a parameter has a label. Where the graph needs two indices to be one channel (the output of a convolution and the
-scale of the batch norm behind it, the two sides of an addition, the columns of the next layer), their labels are united. What is united with
-FIXED cannot be removed: inputs, results, and what an op does with channels that has no rule here.
+Every index of every axis of a parameter has a label. Where the graph requires two indices to be the same channel (the output of a convolution and the
+scale of the batch norm after it, the two operands of an addition, the columns of the next layer), their labels are united (union-find). Labels united with
+FIXED cannot be removed: inputs, results, and the channels of ops that have no rule here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from ..graph.node import Node, toposort
 
 FIXED = 0
-Axis = np.ndarray | None  # the labels of an axis; None: all its values are equal, so any labels fit
+Axis = np.ndarray | None  # the labels of an axis; None: all its values are equal, so it matches any labels
 Axes = list[Axis]
-_KEEP_ZEROS = ("where", "cast", "stop_gradient")  # elementwise ops of a weight that is zero where its parameter is
+_KEEP_ZEROS = ("where", "cast", "stop_gradient")  # elementwise ops that keep a weight's zeros
 
 
 class ChannelLabels:
@@ -29,7 +29,7 @@ class ChannelLabels:
         self._resizable = resizable
         self._axes: dict[Node, Axes] = {}
         self._weights: set[Node] = set()  # parameters, also transposed or masked
-        self._columns: list[np.ndarray] = []  # labels of parameters over which a product sums
+        self._columns: list[np.ndarray] = []  # labels of parameters along the contracted axes of products
         self.leaves: dict[str, list[np.ndarray]] = {}
         for node in toposort(outputs):
             if node in leaves:
@@ -42,7 +42,7 @@ class ChannelLabels:
             self._fix_all(node, "it is a result of the network")
 
     def find(self, labels: np.ndarray) -> np.ndarray:
-        """The representative of each label; FIXED for those that cannot be removed."""
+        """The representative of each label; FIXED if it cannot be removed."""
         found: np.ndarray = self._parent[labels]
         while not np.array_equal(found, above := self._parent[found]):
             found = above
@@ -56,7 +56,7 @@ class ChannelLabels:
         ]
 
     def columns(self) -> np.ndarray:
-        """All labels of parameters over which products sum."""
+        """All labels of parameters along the contracted axes of products."""
         return np.unique(np.concatenate(self._columns)) if self._columns else np.zeros(0, np.int64)
 
     def reason(self, labels: np.ndarray) -> str:
@@ -76,13 +76,13 @@ class ChannelLabels:
         return made
 
     def _unite(self, a: Axis, b: Axis) -> Axis:
-        """Say that two axes have the same channels; the labels of both."""
+        """Unite the channels of two axes; returns their common labels."""
         if a is None or b is None:
             return b if a is None else a
         pairs = np.unique(np.stack([self.find(a), self.find(b)], axis=1), axis=0)
         for left, right in pairs[pairs[:, 0] != pairs[:, 1]]:
             one, other = self.find(np.array([left, right]))
-            self._parent[max(one, other)] = min(one, other)  # FIXED is the least
+            self._parent[max(one, other)] = min(one, other)  # FIXED is the smallest
         return a
 
     def _fix(self, axis: Axis, why: str) -> Axis:
@@ -139,7 +139,7 @@ class ChannelLabels:
         return found
 
     def _reshape(self, node: Node) -> Axes:
-        """Axes that stay, axes that are merged, and axes that are split back into those that were merged."""
+        """Axes that are unchanged, axes that are merged, and merged axes that are split again."""
         self._pass_weight(node)
         (given,) = node.inputs
         found: Axes = []
@@ -151,7 +151,7 @@ class ChannelLabels:
         return found
 
     def _merged(self, axes: Axes, sizes: Sequence[int]) -> Axis:
-        """The labels of several axes as one. One of them may have channels; if several have, all are fixed."""
+        """Merge the labels of several axes into one. Only one of them may have channels; otherwise all are fixed."""
         if len(axes) < 2 or all(axis is None for axis in axes):
             return axes[0] if axes else None
         axes = [
@@ -262,7 +262,7 @@ class ChannelLabels:
         for axis in (*self._axes[x][2:], *self._axes[w][2:]):
             self._fix(axis, "it is convolved along")
         rows, channels = self._axes[w][0], self._axes[x][1]
-        if groups > 1 and groups == x.shape[1]:  # depthwise: a channel has filters of its own
+        if groups > 1 and groups == x.shape[1]:  # depthwise: each channel has its own filters
             wide = None if channels is None else np.repeat(channels, w.shape[0] // groups)
             if w.shape[0] != groups:
                 self._fix(channels, "a depthwise convolution makes several channels of it")
@@ -278,7 +278,7 @@ class ChannelLabels:
         return [self._axes[x][0], rows, *(np.zeros(n, np.int64) for n in node.shape[2:])]
 
     def _conv_transpose(self, node: Node) -> Axes:
-        """The data gradient of a convolution: it sums over the first axis of the weight and makes the second."""
+        """The data gradient of a convolution: it contracts the first axis of the weight and produces the second."""
         x, w = node.inputs
         for axis in (*self._axes[x][2:], *self._axes[w][2:]):
             self._fix(axis, "it is convolved along")

@@ -1,10 +1,10 @@
-"""Structured pruning: whole channels of convolutions and neurons of linear layers, which `shrink` really removes.
+"""Structured pruning of whole channels of convolutions and neurons of linear layers; `shrink` removes them from the tensors.
 
-    prune_channels(model, example, 0.5)     # masks: half of the channels of every layer is kept; train again
+    prune_channels(model, example, 0.5)     # masks: half of the channels of every layer is kept; retrain
     shrink(model, example)                  # smaller tensors and the same results
 
-Channels that an addition, a depthwise convolution or a concatenation ties together are removed together. Layers behind them, also batch norms
-and linear layers behind a flatten, lose their part: which one is found by following the graph (channel_labels.py).
+Channels that are tied by an addition, a depthwise convolution or a concatenation are removed together. The layers that read them, also batch norms
+and linear layers after a flatten, are cut accordingly: the graph is followed to find where (channel_labels.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .prune import Scope, densities, set_mask
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """Channels that are tied, in the layers that make them; `labels` names each channel."""
+    """Tied channels, in the layers that produce them; `labels` names each channel."""
 
     layers: tuple[str, ...]
     labels: np.ndarray
@@ -54,9 +54,9 @@ def channel_groups(model: Module, example: Any) -> list[ChannelGroup]:
 def prune_channels(
     model: Module, example: Any, density: float | dict[str, float], *, scope: Scope = "layer"
 ) -> dict[str, float]:
-    """Mask the least important channels so that this share of them is kept, in each layer or in the whole network; the densities of all weights.
+    """Mask the least important channels to reach this density, in each layer or in the whole network; returns the densities of all weights.
 
-    `example` is an input of the network, or its shape with the batch. A density by layer holds for all layers that are tied to it.
+    `example` is an input of the network, or its shape with the batch. A density by layer applies to all layers tied to it.
     """
     if scope not in ("layer", "global"):
         raise UserError("prune_channels", f"scope must be 'layer' or 'global', got {scope!r}.")
@@ -78,9 +78,9 @@ def prune_channels(
 
 
 def shrink(model: Module, example: Any) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Remove all channels that no layer reads, because their weights are zero; the shapes of changed tensors before and after.
+    """Remove all channels that no layer reads, because their weights are zero; returns the shapes of changed tensors before and after.
 
-    The network computes the same as before. Optimizers made before refer to tensors that are no longer part of it.
+    The network computes the same as before. Optimizers created before refer to tensors that are no longer part of it.
     """
     labels, pads = _labelled(model, example)
     dead = _dead(model, labels)
@@ -113,7 +113,7 @@ def shrink(model: Module, example: Any) -> dict[str, tuple[tuple[int, ...], tupl
 
 
 def _labelled(model: Module, example: Any) -> tuple[ChannelLabels, dict[Shortcut, np.ndarray]]:
-    """The labels of its parameters and state, and those of channels that shortcuts pad."""
+    """The labels of a network's parameters and state, and those of channels that shortcuts pad."""
     for path, _, name, made in parametrizations(model):
         if type(made) is not Mask:
             raise UserError(
@@ -129,7 +129,7 @@ def _labelled(model: Module, example: Any) -> tuple[ChannelLabels, dict[Shortcut
 
 @contextmanager
 def _as_placeholders(model: Module) -> Iterator[dict[Node, str]]:
-    """Inside, each tensor of a network is a node of its own: equal values of two layers, such as zeros, would be one node."""
+    """While active, each tensor of a network is a separate node: equal values of two layers, such as zeros, would be one node."""
     model.named_tensors()  # all sizes must be known
     stand_ins = {tensor: wrap(placeholder(object(), tensor._node.type)) for tensor in model.named_tensors().values()}
     leaves = {stand_ins[tensor]._node: path for path, tensor in model.named_tensors().items()}
@@ -141,7 +141,7 @@ def _as_placeholders(model: Module) -> Iterator[dict[Node, str]]:
 
 
 def _leaf(one: Weight) -> str:
-    """The path of the tensor behind a weight: itself, or the original of a mask."""
+    """The path of the tensor under a weight: itself, or the original of a mask."""
     return one.path if one.parametrization is None else f"{one.path}_parametrization.original"
 
 
@@ -170,7 +170,7 @@ def _group(layers: set[str], roots: np.ndarray, made: dict[str, tuple[np.ndarray
 
 
 def _filters(model: Module, labels: ChannelLabels) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The weights that make channels which can be removed, along their first axis (transposed convolutions: the second); and the norm of each filter."""
+    """The weights that produce removable channels, along their first axis (transposed convolutions: the second); and the norm of each filter."""
     found = {}
     columns = labels.columns()
     for path, one in weights_of(model).items():
@@ -185,13 +185,13 @@ def _filters(model: Module, labels: ChannelLabels) -> dict[str, tuple[np.ndarray
     return found
 
 
-# --- which channels ----------------------------------------------------------------------------------------------------------
+# --- selection of channels ---------------------------------------------------------------------------------------------------
 
 
 def _wanted(
     model: Module, labels: ChannelLabels, groups: list[ChannelGroup], density: float | dict[str, float]
 ) -> dict[int, float]:
-    """The density of each group by its number."""
+    """The density of each group by its index."""
     if not groups:
         raise UserError(
             "prune_channels", f"a network with channels that can be removed is required. {_why(model, labels)}"
@@ -215,7 +215,7 @@ def _wanted(
 
 
 def _why(model: Module, labels: ChannelLabels, path: str | None = None) -> str:
-    """Why the channels of a layer, or of any, are fixed."""
+    """Why the channels of one layer, or of all layers, are fixed."""
     layers = {path.rpartition(".")[0]: _leaf(one) for path, one in weights_of(model).items()}
     if path is not None and path not in layers:
         return nearest(path, list(layers))
@@ -242,7 +242,7 @@ def _shares_of_all(groups: list[ChannelGroup], density: float) -> dict[int, floa
 
 
 def _dead(model: Module, labels: ChannelLabels) -> np.ndarray:
-    """The labels of channels that only meet zero weights. One channel of each axis stays."""
+    """The labels of channels whose weights are all zero. At least one channel of each axis is kept."""
     columns = labels.columns()
     read = {FIXED}
     consumed: set[int] = set()
@@ -262,7 +262,7 @@ def _dead(model: Module, labels: ChannelLabels) -> np.ndarray:
     return np.array(sorted(dead), np.int64)
 
 
-# --- the cut -----------------------------------------------------------------------------------------------------------------
+# --- removal -----------------------------------------------------------------------------------------------------------------
 
 
 def _cut(tensor: Tensor, keep: list[np.ndarray]) -> Tensor:
@@ -273,14 +273,14 @@ def _cut(tensor: Tensor, keep: list[np.ndarray]) -> Tensor:
 def _settings(
     model: Module, labels: ChannelLabels, pads: dict[Shortcut, np.ndarray], dead: np.ndarray, new: dict[Tensor, Tensor]
 ) -> dict[tuple[Module, str], int]:
-    """Settings that count channels: the groups of depthwise convolutions, and how many channels a shortcut adds."""
+    """Settings that count channels: the groups of depthwise convolutions, and the number of channels that a shortcut adds."""
     settings: dict[tuple[Module, str], int] = {}
     for one in weights_of(model).values():
         if not isinstance(one.layer, Conv1d | Conv2d | Conv3d) or one.layer.groups == 1:
             continue
         leaf = model.named_tensors()[_leaf(one)]
         if leaf in new:
-            settings[one.layer, "groups"] = new[leaf].shape[0]  # depthwise: only those are cut
+            settings[one.layer, "groups"] = new[leaf].shape[0]  # depthwise: only those shrink
     for module, roots in pads.items():
         keep = ~np.isin(roots, dead)
         settings[module, "before"] = int(keep[: module.before].sum())

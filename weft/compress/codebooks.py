@@ -15,7 +15,7 @@ from .parametrize import Parametrization
 
 
 class Codebook(Parametrization):
-    """0 where an index is 0, else the centroid of that number: index i means centroids[i - 1].
+    """0 where an index is 0, else a centroid: index i means centroids[i - 1].
 
     >>> Codebook([0.5, -0.25], [[0, 1], [2, 1]])().tolist()
     [[0.0, 0.5], [-0.25, 0.5]]
@@ -39,5 +39,5 @@ class Codebook(Parametrization):
 
     @property
     def density(self) -> float:
-        """The share of weights that are not pruned: sharing keeps zeros."""
+        """The fraction of weights that are not pruned: sharing keeps zeros."""
         return float(np.mean(self.indices.numpy() != 0))

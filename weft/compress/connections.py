@@ -1,4 +1,4 @@
-"""Which layer reads the result of which other, found in the traced graph: it holds for any network, however its forward is written."""
+"""Finds which layer reads the result of which other in the traced graph, so it works for any `forward`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..tensor import Tensor
 
 
 def only_readers(model: Module, example: Any) -> dict[Module, Module]:
-    """For each layer that is called once: the layer that reads its result, if that one alone does. Layers are modules without submodules.
+    """For each layer that is called once: the only layer that reads its result, if there is just one. Layers are modules without submodules.
 
-    Layers that compute nothing in evaluation (Identity, Dropout) are passed through.
+    Layers that are the identity in evaluation mode (Identity, Dropout) are skipped.
     """
     traced, calls = traced_calls(model, example)
     leaves = [call for call in calls if len(_layers_in(call.module)) == 1 and isinstance(call.result, Tensor)]
@@ -35,12 +35,12 @@ def only_readers(model: Module, example: Any) -> dict[Module, Module]:
 
 
 def _layers_in(module: Module) -> list[Module]:
-    """A module and its submodules without what was put on parameters."""
+    """A module and its submodules, without parametrizations."""
     return [part for path, part in module.named_modules().items() if "_parametrization" not in path]
 
 
 def layer_of_node(node: Node, calls: list[ModuleCall]) -> Module | None:
-    """The layer whose call made a node."""
+    """The layer whose call created a node."""
     for call in calls:
         if call.begin < node.serial <= call.end:
             return call.module
@@ -48,7 +48,7 @@ def layer_of_node(node: Node, calls: list[ModuleCall]) -> Module | None:
 
 
 def _computes_nothing(call: ModuleCall, calls: list[ModuleCall]) -> bool:
-    """Whether the result of a call was there before it."""
+    """Whether the result of a call existed before it."""
     return any(
         call is not other and call.result._node is other.result._node and other.end <= call.begin for other in calls
     )

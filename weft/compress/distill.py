@@ -3,8 +3,8 @@
     with distilling(student, teacher, temperature=4.0) as loss:
         train.fit(student, data, loss=loss)
 
-The teacher runs inside the compiled training step, on the same inputs as the student (after augmentation and mixing). In validation the loss is
-that of the labels alone.
+The teacher runs inside the compiled training step, on the same inputs as the student (after augmentation and mixing). In validation only the
+loss of the labels is used.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def distilling(
     features: Mapping[str, str] | None = None,
     feature_weight: float = 1.0,
 ) -> Iterator[Distillation]:
-    """Inside, calls of the student in training mode also ask the teacher; what is given is the loss for training.
+    """While active, calls of the student in training mode also call the teacher; yields the training loss.
 
     loss = weight T^2 KL(softmax(teacher / T) || softmax(student / T)) + (1 - weight) loss of the labels + feature_weight * features.
-    `features` are pairs of layers, by path in the student and in the teacher, whose outputs shall be alike: normalized maps of the mean of squares
+    `features` are pairs of layers, by path in the student and in the teacher, whose outputs are matched: normalized maps of the mean of squares
     over channels (attention transfer, Zagoruyko and Komodakis 2017), so that the numbers of channels may differ.
     """
     made = Distillation(student, teacher, temperature, weight, loss, features or {}, feature_weight)
@@ -50,7 +50,7 @@ def distilling(
 
 
 class Distillation:
-    """The loss of a student: a function of predictions and labels, like others. See `distilling`."""
+    """The loss of a student: a function of predictions and labels. See `distilling`."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Distillation:
         self.forget()
 
     def forget(self) -> None:
-        self._answer: Tensor | None = None  # of the teacher to the last call of the student, within one trace
+        self._answer: Tensor | None = None  # the teacher's prediction for the student's last call, within one trace
         self._distance: Tensor | None = None
 
     def call(self, plain: Any, *args: Any) -> Any:
-        """A call of the student, and in training mode one of the teacher."""
+        """Call the student, and in training mode also the teacher."""
         student: Module = plain.__self__
         self.forget()
         if not student.training:
@@ -115,7 +115,7 @@ def soft_cross_entropy(prediction: Tensor, answer: Tensor, temperature: float) -
 
 
 def _asking(plain: type[Module], made: Distillation) -> type[Module]:
-    """A class of students whose calls go through the distillation. It is named like the student's, so that printing stays as it was."""
+    """A subclass of the student's class whose calls go through the distillation. It has the same name, so that printing is unchanged."""
 
     def forward(student: Module, *args: Any) -> Any:
         return made.call(plain.forward.__get__(student), *args)
@@ -126,7 +126,7 @@ def _asking(plain: type[Module], made: Distillation) -> type[Module]:
 
 
 class LayerOutputs:
-    """Keeps the outputs of layers."""
+    """Records the outputs of layers."""
 
     def __init__(self) -> None:
         self.results: dict[Module, Any] = {}
@@ -156,13 +156,13 @@ def _distance(mine: Tensor, other: Tensor) -> Tensor:
 
 
 def _map(x: Tensor) -> Tensor:
-    """(batch, channels, spatial...): the mean of squares over channels; (batch, features): as it is. With length 1."""
+    """(batch, channels, spatial...): the mean of squares over channels; (batch, features): unchanged. Normalized to length 1."""
     flat = (x * x).mean(axis=1).reshape(x.shape[0], -1) if x.ndim > 2 else x
     return flat / sqrt((flat * flat).sum(axis=-1, keepdims=True) + 1e-12)
 
 
 def _prediction(output: Any) -> Tensor:
-    """Recurrent networks return their state too."""
+    """The prediction alone: recurrent networks return their state too."""
     found: Tensor = output[0] if isinstance(output, tuple) else output
     return found
 

@@ -1,12 +1,12 @@
-"""Help for networks whose channels differ much in size, such as depthwise ones (Nagel et al. 2019): cross-layer equalisation and bias correction.
+"""Cross-layer equalisation and bias correction, for networks whose channels have very different ranges, such as depthwise ones (Nagel et al. 2019).
 
 Equalisation: channel i of a layer is divided by s_i, and the weights of the next layer that read it are multiplied by it. With s_i = sqrt(r1_i / r2_i), the
-ranges r1 and r2 of both become sqrt(r1 r2). ReLU passes such factors on; the 6 of a ReLU6 becomes 6 / s_i, so the network computes what it did.
+ranges r1 and r2 of both become sqrt(r1 r2). ReLU commutes with such factors; the 6 of a ReLU6 becomes 6 / s_i, so the function of the network is unchanged.
 
-With a scale for each channel of the weights, the weights need no help, but activations have one scale for all channels. `equalize_activations` takes s_i from the ranges of
-the activations instead: r_i if the next layer is depthwise, whose weights of a channel have a scale of their own; else sqrt(r_i / r2_i) (Xiao et al. 2022), a compromise.
+With per-channel scales, the weights need no equalisation, but activations have one scale for all channels. `equalize_activations` takes s_i from the ranges of
+the activations instead: r_i if the next layer is depthwise, whose weights have a scale per channel; else sqrt(r_i / r2_i) (Xiao et al. 2022), a compromise.
 
-Bias correction: rounding changes the mean of what a layer computes by (W_rounded - W) E[x]; that is subtracted from the bias.
+Bias correction: rounding shifts the mean of a layer's result by (W_rounded - W) E[x]; that is subtracted from the bias.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .layers import sharing_layers
 from .observers import ObservedPlace, observe
 from .taps import BEFORE
 
-ROUNDS = 20  # a layer is in two pairs, so factors settle after a few rounds
-MOST_SPREAD = np.log(100.0)  # channels that are hardly used are not enlarged to the size of others
+ROUNDS = 20  # a layer is in two pairs, so factors converge after a few rounds
+MOST_SPREAD = np.log(100.0)  # rarely used channels are not enlarged to the range of others
 
 
 class ClippedReLU(Module):
@@ -45,7 +45,7 @@ class ClippedReLU(Module):
 
 
 def equalize(model: Module, example: Any) -> dict[str, float]:
-    """Equalise the channels of all pairs of layers that follow each other; by how much each first layer of a pair was the worst off: its largest range over its least, before."""
+    """Equalise the channels of all pairs of consecutive layers; returns the imbalance of each pair's first layer before: its largest channel range over its smallest."""
     paths = {module: path for path, module in model.named_modules().items()}
     pairs = _pairs(model, example)
     spread = {paths[first]: _spread(first) for first, _, _ in pairs}
@@ -56,7 +56,7 @@ def equalize(model: Module, example: Any) -> dict[str, float]:
 
 
 def equalize_activations(model: Module, batches: list[Any]) -> None:
-    """Equalise the channels of what layers hand to each other, as seen on batches."""
+    """Equalise the channels of activations between layers, by their ranges on batches."""
     pairs = _pairs(model, batches[0])
     paths = {module: path for path, module in model.named_modules().items()}
     places = {second: ObservedPlace(paths[second], second, BEFORE, channel_axis(second)) for _, _, second in pairs}
@@ -78,7 +78,7 @@ def _activation_factor(ranges: np.ndarray, second: Any) -> np.ndarray:
 
 
 def centred_factor(spread: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Factors from their logarithms, with a geometric mean of 1; 1 for channels that are not used."""
+    """Factors from their logarithms, with a geometric mean of 1; 1 for unused channels."""
     centred = spread - (spread[used].mean() if used.any() else 0.0)
     return np.where(used, np.exp(np.clip(centred, -MOST_SPREAD, MOST_SPREAD)), 1.0)
 
@@ -93,7 +93,7 @@ def _is_depthwise(layer: Any) -> bool:
 
 
 def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
-    """Layers that follow each other, and the activation between them."""
+    """Pairs of consecutive layers, and the activation between them."""
     readers, sharing = only_readers(model, example), sharing_layers(model)
     pairs: list[tuple[Any, Module | None, Any]] = []
     for first, reader in readers.items():
@@ -108,14 +108,14 @@ def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
 
 
 def _scales(first: Any) -> bool:
-    """Whether the activation of a layer passes factors on."""
+    """Whether the activation of a layer commutes with positive factors."""
     return first.activation in (None, "linear", "identity", "relu", "relu6") or isinstance(
         first.activation, ClippedReLU
     )
 
 
 def _fits(first: Any, second: Any) -> bool:
-    """Whether both have the same axis of channels: a Flatten between them mixes it."""
+    """Whether both have the same channel axis: a Flatten between them mixes it."""
     return isinstance(first, Linear) == isinstance(second, Linear)
 
 
@@ -137,7 +137,7 @@ def _divide(first: Any, between: Module | None, second: Any, factor: np.ndarray)
 
 
 def divide_outputs(layer: Any, factor: np.ndarray) -> None:
-    """Divide the channels that a layer makes."""
+    """Divide the output channels of a layer by factors."""
     weight = layer.weight.numpy()
     set_weight(layer, weight / factor.reshape(-1, *[1] * (weight.ndim - 1)))
     if layer.bias is not None:
@@ -145,7 +145,7 @@ def divide_outputs(layer: Any, factor: np.ndarray) -> None:
 
 
 def multiply_inputs(layer: Any, factor: np.ndarray) -> None:
-    """Multiply the weights that read each channel."""
+    """Multiply the weights of each input channel by factors."""
     weight = _by_input(layer)
     _set_by_input(layer, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
 

@@ -1,8 +1,8 @@
-"""Rounding with error feedback (Frantar et al. 2022, GPTQ): the inputs of a layer are correlated, so the error of a rounded weight can be made up for by weights that are
-rounded after it.
+"""Rounding with error feedback (Frantar et al. 2022, GPTQ): the inputs of a layer are correlated, so weights that are rounded later can compensate for the
+error of those rounded before.
 
-For each layer the second moments H = E[x x^T] of its inputs (or patches of them) are collected. The least squares error of W x after w_i was rounded is reached if the weights
-behind it change by -(w_i - rounded(w_i)) / U_ii * U_ij, with U the Cholesky factor of the inverse of H. Weights of large inputs are rounded first.
+For each layer the second moments H = E[x x^T] of its inputs (or patches of them) are collected. After w_i was rounded, the squared error of W x is minimal if the following
+weights change by -(w_i - rounded(w_i)) / U_ii * U_ij, with U the Cholesky factor of the inverse of H. Weights of large inputs are rounded first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .grids import Grid
 from .observers import ObservedPlace, run_with
 from .taps import BEFORE
 
-DAMPING = 0.01  # of the mean of the diagonal: inputs that never occur have no moments
+DAMPING = 0.01  # times the mean of the diagonal: inputs that never occur have no moments
 
 
 class MomentObserver(Module):
-    """Passes its input on and adds up the second moments of what a layer multiplies with its weights, for each group of its channels."""
+    """Passes its input on and accumulates the second moments of the inputs of a layer's weights, for each group of its channels."""
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
@@ -49,7 +49,7 @@ def moments(model: Module, layers: Mapping[str, Any], batches: list[Any]) -> dic
 
 
 def rounded_weight(weight: np.ndarray, grid: Grid, moment: np.ndarray) -> np.ndarray:
-    """A weight on its grid."""
+    """A weight rounded to its grid with error feedback."""
     scale, zero = (np.broadcast_to(value, (len(weight),)).reshape(len(moment), -1) for value in (grid.scale, grid.zero))
     rows = weight.reshape(len(moment), len(weight) // len(moment), -1).astype(np.float64)
     found = [_rounded(w, s[:, None], z[:, None], grid, h) for w, s, z, h in zip(rows, scale, zero, moment, strict=True)]
@@ -57,7 +57,7 @@ def rounded_weight(weight: np.ndarray, grid: Grid, moment: np.ndarray) -> np.nda
 
 
 def _rounded(rows: np.ndarray, scale: np.ndarray, zero: np.ndarray, grid: Grid, moment: np.ndarray) -> np.ndarray:
-    """The rows of weights that have one matrix of moments."""
+    """Round the rows of weights that share one matrix of moments."""
     order = np.argsort(-np.diag(moment), kind="stable")
     h = moment[np.ix_(order, order)].astype(np.float64)
     damping = DAMPING * np.diag(h).mean() or 1.0
@@ -76,7 +76,7 @@ def _inputs(layer: Any) -> int:
 
 
 def _patches(layer: Any, x: Tensor) -> Tensor:
-    """What each result is a product of: (1, groups, inputs of a weight, results), or with a batch first."""
+    """im2col, the inputs of each result: (1, groups, inputs of a weight, results), or with a batch first."""
     if isinstance(layer, Linear):
         return reshape(x, (-1, x.shape[-1])).T[None, None]
     kernel, rank = layer.weight.shape[2:], x.ndim - 2

@@ -1,5 +1,5 @@
-"""Fake quantization: values are rounded to a grid and stay floats. Gradients pass as if nothing was rounded (straight-through estimator), except where
-a value lies beyond the grid: there the derivative is 0."""
+"""Fake quantization: values are rounded to a grid and stay floats. Gradients ignore the rounding (straight-through estimator), except where
+a value lies outside the grid: there the derivative is 0."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FakeQuantize(Module):
         return stop_gradient(value) + (inside - stop_gradient(inside))  # the difference is 0, and its derivative is not
 
     def ends(self, ndim: int) -> tuple[Tensor, Tensor]:
-        """The least and the largest number of the grid, in a shape that broadcasts with a tensor of so many dimensions."""
+        """The smallest and the largest number of the grid, in a shape that broadcasts with a tensor of `ndim` dimensions."""
         scale, zero = self._along(self.scale, ndim), self._along(self.zero, ndim)
         low, high = self._integers()
         return (low - zero) * scale, (high - zero) * scale
@@ -65,7 +65,7 @@ class FakeQuantize(Module):
 
 
 class QuantizedWeight(Parametrization):
-    """A weight rounded to a grid. What is trained is the original: a tensor, or another parametrization, such as a mask of pruned weights."""
+    """A weight rounded to a grid. The original is trained: a tensor, or another parametrization, such as a pruning mask."""
 
     def __init__(self, original: ArrayLike | Parametrization, grid: Grid, rounding: Rounding = "even") -> None:
         self.original: Tensor | Parametrization
@@ -77,7 +77,7 @@ class QuantizedWeight(Parametrization):
 
     @property
     def density(self) -> float:
-        """The share of weights that are not pruned."""
+        """The fraction of weights that are not pruned."""
         return self.original.density if isinstance(self.original, Parametrization) else 1.0
 
     def full(self) -> Tensor:
@@ -91,7 +91,7 @@ class QuantizedWeight(Parametrization):
 
 
 def quantize_weight(where: str, one: Weight, grid: Grid, rounding: Rounding = "even") -> None:
-    """Round a weight of a layer to a grid; masks and codebooks stay in force below. A weight that layers share is rounded once."""
+    """Round a weight of a layer to a grid; masks and codebooks below it remain. A weight that layers share is rounded once."""
     before = one.parametrization
     if isinstance(before, QuantizedWeight):
         if one.others:
@@ -101,7 +101,7 @@ def quantize_weight(where: str, one: Weight, grid: Grid, rounding: Rounding = "e
 
 
 def quantizers(model: Module) -> Iterator[tuple[Module, str, FakeQuantize]]:
-    """All of them in a network: the module that has it, the name of the attribute, and it."""
+    """All fake quantizers of a network: the module that has it, the name of the attribute, and the quantizer."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, FakeQuantize):
@@ -110,7 +110,7 @@ def quantizers(model: Module) -> Iterator[tuple[Module, str, FakeQuantize]]:
 
 @contextmanager
 def in_float(model: Module) -> Iterator[None]:
-    """Inside, nothing is rounded: the network computes with the weights that are trained."""
+    """While active, nothing is rounded: the network computes with its float weights."""
     found = list(quantizers(model))
     try:
         for module, name, _ in found:

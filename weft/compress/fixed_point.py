@@ -1,10 +1,10 @@
-"""Fixed point: every tensor of a network is an array of integers with a radix point of its own (Qm.n), chosen by statistics.
+"""Fixed point: every tensor of a network is an array of integers with its own radix point (Qm.n), chosen from statistics.
 
     fixed_point(model, batches, bits=8)             # emulated in float: the values lie on the grids
     train.fit(model, data, rate=1e-4)               # fine-tuned, with straight-through gradients
     integers = to_integers(model)                   # the same network in integers: see integers.py
 
-The input of the network, the weights, the biases and the results of layers are rounded; halves are rounded up, as a shift does after adding a half.
+The input of the network, the weights, the biases and the results of layers are rounded; ties are rounded up, as by a shift after adding a half.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ROUNDED = (
     Sigmoid,
     SiLU,
 )
-SATURATING = 4  # radix points that are tried beyond the one at which nothing overflows
+SATURATING = 4  # radix points to try beyond the one at which nothing overflows
 
 Choice = Literal["mse", "minmax"]
 
 
 class TableActivation(Module):
-    """y = f(x) of an input in fixed point: as many values as x has, so integers look them up."""
+    """y = f(x) of a fixed-point input: x has few values, so the integer network uses a lookup table."""
 
     def __init__(self, function: Activation) -> None:
         self.function = function
@@ -69,10 +69,10 @@ def fixed_point(
     method: Choice = "mse",
     prepare: Module | None = None,
 ) -> dict[str, Grid]:
-    """Let all tensors of a network be fixed-point numbers of 4 to 16 bits, emulated in float, in place; their grids by path.
+    """Round all tensors of a network to fixed-point numbers of 4 to 16 bits, emulated in float, in place; returns their grids by path.
 
-    `bits` are those of all tensors, or of the layers by path (others have 8). The radix point of a tensor is the one with the least squared error, which may let
-    a few values saturate, or with `minmax` the one at which no value seen does. Values from 0 on have no sign bit.
+    `bits` are those of all tensors, or of the layers by path (others have 8). The radix point of a tensor is the one with the least squared error, where
+    a few values may saturate, or with `minmax` the one at which no observed value does. Non-negative tensors have no sign bit.
     """
     if method not in ("mse", "minmax"):
         raise UserError("fixed_point", f"method must be 'mse' or 'minmax', got {method!r}.")
@@ -110,7 +110,7 @@ def formats(model: Module) -> dict[str, Grid]:
 
 
 def radix_point(values: Values, bits: int, method: Choice) -> Grid:
-    """The fixed-point grid of so many bits for values."""
+    """The fixed-point grid of `bits` bits for values."""
     low, high = float(values.low.min()), float(values.high.max())
     signed = low < 0
     top = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
@@ -133,8 +133,8 @@ def _widths(bits: int | dict[str, int], layers: dict[str, Any]) -> dict[str, int
 
 
 def _make_exact(layer: Any) -> None:
-    """Let a layer add up products as integers do: transforms (Winograd's of 3 x 3 filters, Fourier's of large ones) round, and activations of sums that have no finite number of values
-    cannot be looked up."""
+    """Make a layer sum products exactly, as integers do: transforms (Winograd for 3 x 3 filters, FFT for large ones) round; activations of sums get an input of
+    finitely many values, for a lookup table."""
     if "algorithm" in vars(layer) and prod(layer.weight.shape[2:]) > 1 and layer.weight.shape[1] > 1:
         layer.algorithm = "IMPLICIT_GEMM"
     if isinstance(layer, PRODUCTS) and layer.activation not in EXACT:
@@ -142,7 +142,7 @@ def _make_exact(layer: Any) -> None:
 
 
 def _places(model: Module, layers: dict[str, Any], example: Any) -> list[ObservedPlace]:
-    """The input of the network, the results of layers, and what activations that are looked up are given."""
+    """The input of the network, the results of layers, and the inputs of activations that use lookup tables."""
     places = [ObservedPlace("", model, BEFORE, 1 if np.ndim(example) > 1 else 0)]
     for path, layer in layers.items():
         axis = channel_axis(layer) if isinstance(layer, PRODUCTS) else 1
@@ -158,13 +158,13 @@ def _round_parameters(model: Module, path: str, layer: Any, bits: int, bias_bits
     if layer.bias is None:
         return
     free = radix_point(_signed(layer.bias.numpy()), bias_bits, "minmax")
-    # A bias much finer than the products that it is added to would only make accumulators wider.
+    # A bias much finer than the products that it is added to would only widen the accumulators.
     kept = fixed_point_grid(bias_bits, True, min(free.fraction, grid.fraction + bits))
     quantize_weight("fixed_point", parameter_of(model, path, layer, "bias"), kept, "up")
 
 
 def _signed(values: np.ndarray) -> Values:
-    """The values of a parameter: it may change its sign in training."""
+    """The values of a parameter, as signed: it may change its sign in training."""
     found = Values.exact(values, None)
     most = np.maximum(np.abs(found.low), np.abs(found.high))
     return Values(found.points, found.counts, -most, most, found.width)

@@ -1,10 +1,10 @@
-"""Linear layers in 8-bit floats: weights and activations as e4m3 with a scale for each tensor, products summed in float32.
+"""Linear layers in 8-bit floats: weights and activations as e4m3 with one scale per tensor, products summed in float32.
 
     float8(model, batches)                  # scales of activations from calibration data
     float8(model)                           # from the activations of every call
 
 GPUs from compute capability 8.9 (NVIDIA Ada, Hopper) multiply them up to twice as fast as 16-bit floats; other devices decode them, which only saves
-memory. What is replaced is not trained any more.
+memory. Replaced layers can no longer be trained.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .layers import layers_of
 from .observers import ObservedPlace, batches_of, observe
 from .taps import BEFORE
 
-TINY = 2.0**-100  # the least scale: a tensor of zeros has none
+TINY = 2.0**-100  # the smallest scale, for tensors of zeros
 
 
 class Float8Linear(Module):
-    """y = x W^T + b over the last axis, as `nn.Linear`, of 8-bit floats; without `input_scale` each call chooses one.
+    """y = x W^T + b over the last axis, as `nn.Linear`, in 8-bit floats; without `input_scale` each call computes one.
 
     >>> layer = Float8Linear(np.float32([[1.0, 2.0], [0.5, -4.0]]), None)
     >>> layer(asarray([[1.0, 0.5]])).numpy().round(4).tolist()
@@ -69,10 +69,10 @@ class Float8Linear(Module):
 
 
 def float8(model: Module, calibration: Any = None, *, skip: Sequence[str] = ()) -> dict[str, int]:
-    """Replace all linear layers by `Float8Linear`, in place; the bytes of each weight by path.
+    """Replace all linear layers by `Float8Linear`, in place; returns the bytes of each weight by path.
 
-    `calibration` is an array, or batches x or (x, y), as the network is given them: the largest input of each layer chooses its scale, and larger ones
-    saturate. Without it, each call looks for the largest input first. `skip` names layers that stay as they are.
+    `calibration` is an array, or batches x or (x, y), as passed to the network: the largest input of each layer determines its scale, and larger ones
+    saturate. Without it, each call first finds the largest input. `skip` names layers that stay unchanged.
 
     >>> from weft import nn
     >>> net = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -92,7 +92,7 @@ def float8(model: Module, calibration: Any = None, *, skip: Sequence[str] = ()) 
 
 
 def _input_scales(model: Module, layers: dict[str, Linear], calibration: Any) -> dict[str, float]:
-    """A scale for what each layer reads."""
+    """The input scale of each layer."""
     places = {path: ObservedPlace(path, layer, BEFORE, -1) for path, layer in layers.items()}
     seen = observe("float8", model, places.values(), batches_of("float8", calibration, None), per_channel=False)
     found = {}

@@ -1,6 +1,6 @@
 """Folding: batch norm becomes part of the convolution or linear layer before it, and so does the activation after them.
 
-The layers that are folded become nn.Identity, so paths and the code of the network stay as they are. The result is the same up to rounding.
+Folded layers become nn.Identity, so paths and the code of the network are unchanged. The result is the same up to rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACTIVATIONS = {ReLU: "relu", ReLU6: "relu6"}
 
 
 def fold(model: Module, example: Any, *, activations: bool = True) -> list[str]:
-    """Fold batch norms (and ReLUs) into the layers before them; the paths of what was folded."""
+    """Fold batch norms (and ReLUs) into the layers before them; returns the paths of folded layers."""
     paths = {module: path for path, module in model.named_modules().items()}
     readers, folded, sharing = only_readers(model, example), [], sharing_layers(model)
     for layer, reader in readers.items():
@@ -54,7 +54,7 @@ def become_identity(layer: Module) -> None:
 
 
 def can_scale(layer: Module, sharing: set[Module]) -> bool:
-    """Whether the weights of a channel can be multiplied by a factor: they are parameters, pruned or not, of this layer alone, and not values of a codebook."""
+    """Whether the weights of a channel can be multiplied by a factor: they are parameters, pruned or not, of this layer alone, and not codebook values."""
     plain = not is_parametrized(layer, "weight") or isinstance(parametrization_of(layer, "weight"), Mask)
     return plain and layer not in sharing
 
@@ -66,7 +66,7 @@ def set_weight(layer: Module, value: np.ndarray) -> None:
 
 
 def set_tensor(layer: Module, name: str, value: np.ndarray) -> None:
-    """Change a parameter of a layer, or give it one that it did not have."""
+    """Change a parameter of a layer, or add one that it did not have."""
     known = getattr(layer, name)
     if isinstance(known, Tensor):
         known.assign(asarray(value.astype(np.float32)))
@@ -80,7 +80,7 @@ def channel_axis(layer: Module) -> int:
 
 
 def groups_of(layer: Any) -> int:
-    """The groups of channels of a layer."""
+    """The number of channel groups of a layer."""
     if isinstance(layer, DepthwiseConv2d):
         return int(layer.weight.shape[0]) // layer.multiplier
     return int(getattr(layer, "groups", 1))

@@ -1,7 +1,7 @@
 """Grids: the numbers that a quantized tensor can have, x = (q - zero) * scale for integers q of 2 to 16 bits.
 
-A symmetric grid has zero = 0. An affine one moves zero so that the range may be any [low, high]. A fixed-point grid (Qm.n) is symmetric with a
-scale of 2^-n. Scale and zero are numbers, or one for each channel along an axis.
+A symmetric grid has zero = 0. An affine one shifts zero so that the range may be any [low, high]. A fixed-point grid (Qm.n) is symmetric with a
+scale of 2^-n. Scale and zero are scalars, or per-channel along an axis.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Grid:
     signed: bool
     scale: np.ndarray  # float32, of shape () or (channels,)
     zero: np.ndarray  # int32, of the same shape
-    axis: int | None = None  # of the channels, if scale and zero are one for each
+    axis: int | None = None  # of the channels, if scale and zero are per-channel
 
     @property
     def low(self) -> int:
-        """The least integer."""
+        """The smallest integer."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
@@ -43,7 +43,7 @@ class Grid:
 
     @property
     def fraction(self) -> int:
-        """The bits behind the radix point of a fixed-point grid: n of Qm.n, where scale = 2^-n."""
+        """The bits after the radix point of a fixed-point grid: n of Qm.n, where scale = 2^-n."""
         return -round(math.log2(float(self.scale)))
 
     def __str__(self) -> str:
@@ -59,12 +59,12 @@ class Grid:
         return np.asarray(np.clip(np.rint(x / scale) + zero, self.low, self.high), self.dtype)
 
     def dequantize(self, q: np.ndarray) -> np.ndarray:
-        """The numbers of integers."""
+        """The real values of integers."""
         scale, zero = self.along(self.scale, q.ndim), self.along(self.zero, q.ndim)
         return np.asarray((q.astype(np.int32) - zero) * scale, np.float32)
 
     def along(self, value: np.ndarray, ndim: int) -> np.ndarray:
-        """Scale or zero in a shape that broadcasts with a tensor of so many dimensions."""
+        """Scale or zero in a shape that broadcasts with a tensor of `ndim` dimensions."""
         return value if self.axis is None else value.reshape([-1 if i == self.axis else 1 for i in range(ndim)])
 
 
@@ -76,7 +76,7 @@ def check_bits(where: str, bits: int, allowed: range = BITS) -> int:
 
 
 def symmetric(bits: int, low: np.ndarray, high: np.ndarray, axis: int | None = None) -> Grid:
-    """The grid with zero = 0 that holds these ranges. Ranges from 0 on get an unsigned grid, others use -high to high only."""
+    """The grid with zero = 0 that covers these ranges. Non-negative ranges get an unsigned grid, others use -high to high only."""
     signed = bool(np.any(np.asarray(low) < 0))
     top = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
     largest = np.maximum(np.abs(low), np.abs(high))
@@ -84,7 +84,7 @@ def symmetric(bits: int, low: np.ndarray, high: np.ndarray, axis: int | None = N
 
 
 def affine(bits: int, low: np.ndarray, high: np.ndarray, axis: int | None = None) -> Grid:
-    """The unsigned grid that holds these ranges, and 0 exactly: padding must stay 0.
+    """The unsigned grid that covers these ranges, and represents 0 exactly: padding must stay 0.
 
     >>> grid = affine(8, np.float32(-1.0), np.float32(4.1))
     >>> float(grid.scale), int(grid.zero)
@@ -97,7 +97,7 @@ def affine(bits: int, low: np.ndarray, high: np.ndarray, axis: int | None = None
 
 
 def fixed_point_grid(bits: int, signed: bool, fraction: int) -> Grid:
-    """The grid Qm.n with n bits behind the radix point; n may be negative, or more than there are bits.
+    """The grid Qm.n with n bits after the radix point; n may be negative, or larger than the number of bits.
 
     >>> str(fixed_point_grid(8, True, 5)), str(fixed_point_grid(8, False, 9))
     ('Q2.5', 'UQ-1.9')
@@ -106,5 +106,5 @@ def fixed_point_grid(bits: int, signed: bool, fraction: int) -> Grid:
 
 
 def _scale(value: np.ndarray) -> np.ndarray:
-    """A channel of zeros is exact with any scale."""
+    """The scale, or 1 for a channel of zeros, which is exact with any scale."""
     return np.where(value > 0, value, 1.0).astype(np.float32)

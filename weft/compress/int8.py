@@ -1,9 +1,9 @@
-"""Quantization of weights and activations: the network computes with floats that lie on grids (fake quantization), so it can be measured and trained further.
+"""Quantization of weights and activations: the network computes with floats on grids (fake quantization), so it can be evaluated and trained further.
 
     int8(model, batches)                                        # post-training quantization
     train.fit(model, data, rate=1e-4)                           # quantization-aware training, if that is not enough
 
-What was chosen is kept as plain data: `quantization(model)` gives the grids of every layer, for programs that compute with the integers themselves.
+The grids are plain data: `quantization(model)` returns those of every layer, for programs that compute with the integers themselves.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def quantize(
     skip: Sequence[str] = (),
     prepare: Module | None = None,
 ) -> dict[str, LayerQuantization]:
-    """Quantize the weights and the inputs of all convolutions and linear layers, in place; the grids of each layer by path.
+    """Quantize the weights and the inputs of all convolutions and linear layers, in place; returns the grids of each layer by path.
 
-    `calibration` is an array, or batches x or (x, y), as the network is given them; `prepare` is applied to them first, as in training. Batch norms and ReLUs
+    `calibration` is an array, or batches x or (x, y), as passed to the network; `prepare` is applied to them first, as in training. Batch norms and ReLUs
     are folded into the layers before them. The inputs of residual blocks are quantized too, so that the shortcut reads 8 bits. `skip` names layers that
-    stay as they are; `float_share` lets layers stay in float that lose most by rounding, up to this share of all multiplications. `weight_rounding`: to the
-    nearest, with "feedback" of errors within a layer, or "learned" in `rounding_steps` steps against the network in float, on the calibration data.
+    stay unchanged; `float_share` keeps the layers with the largest quantization error in float, up to this fraction of all multiplications. `weight_rounding`: to
+    "nearest", with "feedback" of errors within a layer, or "learned" in `rounding_steps` steps against the network in float, on the calibration data.
     """
     if weight_rounding not in ("nearest", "feedback", "learned"):
         raise UserError(
@@ -99,7 +99,7 @@ def quantize(
     teacher = copy.deepcopy(model) if weight_rounding == "learned" else None
     if float_share:
         trial = copy.deepcopy(model)
-        # rounded as the network will be: a layer whose errors are made up for by feedback need not stay in float
+        # rounded as in the final network: a layer whose errors are compensated by feedback need not stay in float
         _quantize(trial, seen, by, skip, correct_bias)
         skip = (*skip, *float_layers(noise_by_layer(trial, batches[0]), float_share))
     _quantize(model, seen, by, skip, correct_bias)
@@ -125,7 +125,7 @@ class _GridSettings:
 
 @dataclass(frozen=True)
 class _Calibration:
-    """What layers and residual blocks of the network in float read, by path; `moments` for rounding with feedback."""
+    """Statistics of the inputs of layers and residual blocks in float, by path; `moments` for rounding with feedback."""
 
     inputs: dict[str, Observation]
     moments: dict[str, np.ndarray]
@@ -205,7 +205,7 @@ def _equalize(model: Module, batches: list[Any], by: bool | Equalization) -> Non
 
 
 def _blocks(model: Module) -> dict[str, Residual]:
-    """Residual blocks by path; a shortcut with weights of its own quantizes what it reads."""
+    """Residual blocks by path; a shortcut with its own weights quantizes its input."""
     named = model.named_modules()
     found = {path: block for path, block in named.items() if isinstance(block, Residual)}
     return {p: b for p, b in found.items() if b.shortcut is None or not _has_products(b.shortcut)}
@@ -216,7 +216,7 @@ def _has_products(module: Module) -> bool:
 
 
 def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
-    """The values of a weight. Symmetric grids of weights are signed, even where all weights are positive: kernels want one type."""
+    """The values of a weight. Symmetric grids of weights are signed, even where all weights are positive: kernels expect one type."""
     found = Values.exact(value, axis)
     if kind == "affine":
         return found
@@ -227,7 +227,7 @@ def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
 def _quantize_layer(
     weight: Weight, layer: Any, inputs: Grid, grid: Grid, seen: Observation, corrected: np.ndarray | None
 ) -> None:
-    """Put a layer on its grids; `corrected`: correct its bias for what changed since this weight."""
+    """Put a layer on its grids; `corrected`: correct its bias for the change since this weight."""
     tap(layer, before=FakeQuantize(inputs))
     quantize_weight("quantize", weight, grid)
     if corrected is not None:

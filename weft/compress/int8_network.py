@@ -1,11 +1,11 @@
-"""A network that computes in int8: made of one that was quantized by `int8`.
+"""A network that computes in int8, converted from one quantized by `int8`.
 
     int8(model, batches)
-    fast = to_int8(model)               # products of int8, summed in int32; what layers hand to each other is int8
+    fast = to_int8(model)               # products of int8, summed in int32; activations between layers are int8
     weft.save("fast.weft", fast, x)
 
-The network is traced in the form of qdq.py, then its graph is rewritten (int8_rewrite.py). So it may be any module, with residual blocks, concatenations and a
-forward of its own; the compiler fuses bias, activation and requantization into the kernels of products and convolutions.
+The network is traced in QDQ form (qdq.py), then its graph is rewritten (int8_rewrite.py). So it may be any module, with residual blocks, concatenations and its
+own `forward`; the compiler fuses bias, activation and requantization into the kernels of products and convolutions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .taps import BEFORE, tapped
 
 
 def to_int8(model: Module) -> Int8Network:
-    """A network made by `int8` as one that computes with 8-bit integers. The given one stays as it is."""
+    """Convert a network quantized by `int8` to one that computes with 8-bit integers. The given network is not changed."""
     body = qdq(model)
     if not any(_is_integer(layer) for layer in body.modules()):
         raise UserError(
@@ -36,7 +36,7 @@ def to_int8(model: Module) -> Int8Network:
 
 
 class Int8Network(Module):
-    """Takes and gives floats. `float_layers` names the convolutions and linear layers that compute in float."""
+    """Takes and returns floats. `float_layers` names the convolutions and linear layers that compute in float."""
 
     def __init__(self, body: Module) -> None:
         self.body = body
@@ -50,7 +50,7 @@ class Int8Network(Module):
 
     @property
     def float_layers(self) -> list[str]:
-        """The layers that were skipped, or whose grids have no form in int8."""
+        """The layers that were skipped, or whose grids cannot be represented in int8."""
         named = self.body.named_modules()
         return [path for path, layer in named.items() if isinstance(layer, PRODUCTS) and not _is_integer(layer)]
 

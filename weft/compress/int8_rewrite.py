@@ -1,12 +1,12 @@
-"""From a traced network with pairs of quantize and dequantize to one that computes with the integers between them.
+"""Rewrites a traced network with quantize-dequantize pairs to one that computes with the integers between them.
 
-A quantized tensor is stored as int8: x = (q - zero) * scale; unsigned grids are moved by 128, because CPUs multiply signed integers faster. For each pair, the float
-expression before it is followed down to the quantized tensors that it is made of:
+A quantized tensor is stored as int8: x = (q - zero) * scale; unsigned grids are shifted by 128, because CPUs multiply signed integers faster. For each pair, the float
+expression before it is traced back to the quantized tensors that it is computed from:
 
     product or convolution of integers   sums in int32, times a scale for each channel, plus an offset with bias and zero points
     addition                             both terms in steps of the result's grid
-    ReLU, ReLU6, clip                    limits of the result, which rounding to int8 often has anyway
-    max pooling, movement, concatenation of the integers themselves: rounding keeps the order
+    ReLU, ReLU6, clip                    limits of the result, often implied by the saturation of int8
+    max pooling, data movement, concatenation of the integers themselves: rounding preserves order
 
 Everything else is computed in float from the dequantized integers, inside the kernels that read them.
 """
@@ -70,7 +70,7 @@ class _Rewrite:
         self.quantized: dict[tuple[Node, float, int], Tensor] = {}
 
     def result(self) -> Node:
-        for node in self.order:  # so that each pair finds what is before it
+        for node in self.order:  # so that each pair finds its predecessors
             self.floats[node] = self._float(node)
         return self.floats[self.root]
 
@@ -99,7 +99,7 @@ class _Rewrite:
         return self.quantized[key]
 
     def _moved(self, node: Node, scale: float, zero: int, grid: Grid) -> Tensor | None:
-        """Ops that only move or choose values do so with the integers."""
+        """Apply ops that only move or select values to the integers directly."""
         if node in self.pairs.activations:
             found = self._pair(node)
             return found.integers if (found.scale, found.zero) == (scale, zero) else None
@@ -123,7 +123,7 @@ class _Rewrite:
                 low = max(low, limit.value / scale + zero)
             else:
                 high = min(high, limit.value / scale + zero)
-        value = maximum(value, low) if low > LEAST else value  # the conversion to int8 saturates by itself
+        value = maximum(value, low) if low > LEAST else value  # the conversion to int8 saturates anyway
         value = minimum(value, high) if high < LARGEST else value
         return astype(round(value), int8)
 
@@ -146,7 +146,7 @@ class _Rewrite:
         return GridSteps(wrap(self.floats[node]) * (1.0 / scale), np.zeros(()))
 
     def _sum(self, node: Node, scale: float) -> GridSteps:
-        """An addition; what others read too is stored in float, and read from there."""
+        """An addition; a term with other readers is stored in float, and read from there."""
         first, second = node.inputs
         for main, other in ((first, second), (second, first)):
             vector = _broadcast(other)
@@ -164,7 +164,7 @@ class _Rewrite:
     # --- products -----------------------------------------------------------------------------------------------------------
 
     def _product(self, node: Node, scale: float) -> GridSteps | None:
-        """A product or convolution of quantized operands divided by a scale, attributed to the layer of the one in float."""
+        """A product or convolution of quantized operands divided by a scale, attributed to the layer of the float one."""
         scope = node.source.scope if node.source is not None else None
         with in_scope(scope or current_scope() or Scope()):
             return self._integer_product(node, scale)
@@ -205,7 +205,7 @@ class _Rewrite:
 
 
 def _scaled(total: Tensor, x: Quantized, weight: IntegerWeight, scale: float, axis: int) -> GridSteps:
-    """Sums of products in steps: (sum(q w) - zero * sum(w)) * scales. What is constant is computed now, in float64."""
+    """Sums of products in grid steps: (sum(q w) - zero * sum(w)) * scales. Constants are folded now, in float64."""
     shape = [-1 if i == axis else 1 for i in range(total.ndim)][axis:]
     factor = weight.scale.numpy().astype(np.float64) * (x.scale / scale)
     integers = weight.integers.numpy()
@@ -234,7 +234,7 @@ class Limit:
 
 
 def _without_clips(node: Node) -> tuple[Node, list[Limit]]:
-    """What is below ReLU, ReLU6 and clips, and their limits; those of inner ones first."""
+    """The node below ReLU, ReLU6 and clips, and their limits, the innermost first."""
     limits: list[Limit] = []
     while True:
         found = _clipped(node)
@@ -279,7 +279,7 @@ def _limit(node: Node) -> Any:
 
 
 def _broadcast(node: Node) -> Node | None:
-    """What is expanded to the shape of a node."""
+    """The node that is expanded to the shape of a node."""
     return node.inputs[0] if node.op.name == "expand" else None
 
 

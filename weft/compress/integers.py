@@ -1,5 +1,5 @@
-"""A fixed-point network in integers: products of integers are added up in int32 (int64 where the largest sum possible needs it), then shifted, rounded and
-saturated to the bits of the result. The numbers are those of the emulation in float, to the bit, where float32 holds its sums exactly.
+"""A fixed-point network in integers: products of integers are accumulated in int32 (int64 where the largest possible sum needs it), then shifted, rounded and
+saturated to the bits of the result. It is bit-exact with the emulation in float where float32 represents all sums exactly.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .grids import Grid
 from .parametrize import is_parametrized, parametrization_of
 from .taps import AFTER, BEFORE, tapped
 
-UNCHANGED = (  # layers that choose or move numbers
+UNCHANGED = (  # layers that select or move numbers
     shape.Flatten, shape.Identity, shape.Permute, shape.Reshape, pooling.MaxPool1d, pooling.MaxPool2d, pooling.MaxPool3d,
     pooling.GlobalMaxPool, Shortcut,
 )  # fmt: skip
-ABSENT = (dropout.Dropout, dropout.Dropout1d, dropout.Dropout2d, dropout.Dropout3d)  # outside of training
-FLOAT_EXACT = 1 << 23  # float32 holds whole numbers and halves below it
+ABSENT = (dropout.Dropout, dropout.Dropout1d, dropout.Dropout2d, dropout.Dropout3d)  # identity outside training
+FLOAT_EXACT = 1 << 23  # float32 represents integers and halves below it exactly
 
 
 def to_integers(model: Module) -> IntegerNetwork:
-    """A network made by `fixed_point` as a network that computes with integers. The given one stays as it is."""
+    """Convert a network quantized by `fixed_point` to one that computes with integers. The given network is not changed."""
     start = tapped(model, BEFORE)
     if not isinstance(start, FakeQuantize):
         raise UserError("to_integers", "a network made by fixed_point is required.")
@@ -51,7 +51,7 @@ def to_integers(model: Module) -> IntegerNetwork:
 
 
 class IntegerNetwork(Module):
-    """Takes and gives floats; everything between them is integers. `integers(x)` is the result before the conversion to float."""
+    """Takes and returns floats; everything in between is integers. `integers(x)` is the result before the conversion to float."""
 
     def __init__(self, start: Grid, body: Module, end: Grid) -> None:
         self.body = body
@@ -101,12 +101,12 @@ class IntegerProduct(Module):
 
     @property
     def emulation_is_exact(self) -> bool:
-        """Whether float32 holds all sums that can occur exactly."""
+        """Whether float32 represents all possible sums exactly."""
         return self.largest_sum < FLOAT_EXACT
 
 
 class Requantize(Module):
-    """From integers with `fraction` bits behind the radix point to those of a grid: shifted, halves rounded up, saturated."""
+    """Converts integers with `fraction` bits after the radix point to those of a grid: shifted, ties rounded up, saturated."""
 
     def __init__(self, fraction: int, grid: Grid) -> None:
         self.fraction, self.shift = fraction, fraction - grid.fraction
@@ -121,7 +121,7 @@ class Requantize(Module):
 
 
 class IntegerMean(Module):
-    """y = floor(sum * 2^up / count + 1/2): average pooling; without a size, of whole channels."""
+    """y = floor(sum * 2^up / count + 1/2): average pooling; without a size, global."""
 
     def __init__(self, size: tuple[int, ...] | None, stride: tuple[int, ...] | None, up: int, grid: Grid) -> None:
         self.size, self.stride, self.up = size, stride, up
@@ -140,7 +140,7 @@ class IntegerMean(Module):
 
 
 class IntegerResidual(Module):
-    """y = act(body(x) + shortcut(x)), both with the same radix point before they are added."""
+    """y = act(body(x) + shortcut(x)), both aligned to the same radix point before the addition."""
 
     def __init__(
         self, body: Module, shortcut: Module, ups: tuple[int, int], activation: Any, output: Requantize

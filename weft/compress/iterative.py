@@ -1,9 +1,9 @@
-"""Prune and retrain, several times: each round prunes a part and trains what is left.
+"""Iterative pruning: each round prunes a part of the weights and retrains the rest.
 
     retrain = partial(train.fit, model, data, epochs=2, on_epoch=print)
     prune_and_retrain(model, 0.05, retrain, rounds=4, folder="runs/pruned")
 
-With a folder, every round is a run in it. The same call with resume=True goes on where it was interrupted, and ends with the same bits.
+With a folder, every round is a run in it. The same call with resume=True continues where it was interrupted, and ends with bit-identical results.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def prune_and_retrain(
     resume: bool = False,
     on_round: Callable[[int, dict[str, float], Any], None] | None = None,
 ) -> list[Any]:
-    """Prune to this density in so many rounds, with a training after each; what the trainings gave.
+    """Prune to this density in `rounds` rounds, with training after each; returns the results of training.
 
-    `on_round` is called after each training: with the number of the round from 1, the density of every weight, and the result.
+    `on_round` is called after each round: with its number from 1, the density of every weight, and the result.
     """
     if resume and folder is None:
         raise UserError("prune_and_retrain", "resume=True needs the folder of the rounds.")
@@ -44,7 +44,7 @@ def prune_and_retrain(
         if folder is None:
             result = retrain()
         else:
-            place = Path(folder) / f"round{number}"  # a round that is done is only loaded
+            place = Path(folder) / f"round{number}"  # a finished round is only loaded
             result = retrain(folder=place, resume=resume and place.exists())
         results.append(result)
         if on_round is not None:

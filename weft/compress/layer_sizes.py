@@ -1,7 +1,7 @@
-"""The report of a compressed network: what each layer takes after pruning, sharing and entropy coding, as in the tables of Deep Compression.
+"""The report of a compressed network: the size of each layer after pruning, sharing and entropy coding, as in the tables of Deep Compression.
 
-A row has the weights of a layer, the share that is kept, and bits for each kept weight: to say which value it has (weight) and where it is (index),
-first with codes of one length, then with Huffman or rANS codes. Bytes are those of the packed file, with tables, codebooks and biases.
+A row has the number of weights of a layer, their density, and bits per kept weight: for its value (weight) and its position (index),
+first with fixed-length codes, then with Huffman or rANS codes. Bytes are those of the packed file, with tables, codebooks and biases.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ OTHERS = "biases and others"
 
 @dataclass(frozen=True)
 class LayerSize:
-    """A row of the report. Bits are for each weight that is kept; `before` and `after` are bytes."""
+    """A row of the report. Bits are per kept weight; `before` and `after` are bytes."""
 
     name: str
     weights: int
     density: float
-    weight_bits: float  # with codes of one length: 32 until values are shared
+    weight_bits: float  # with fixed-length codes: 32 until values are shared
     index_bits: float
     coded_weight_bits: float
     coded_index_bits: float
@@ -43,7 +43,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class CompressionReport:
-    """What a network takes, layer by layer. `after` is the number of bytes of a packed file with all its tensors."""
+    """The sizes of a network by layer. `after` is the number of bytes of a packed file with all its tensors."""
 
     layers: tuple[LayerSize, ...]
     coder: Coder
@@ -52,7 +52,7 @@ class CompressionReport:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller the packed file is than the plain tensors."""
+        """The compression ratio: the size of the plain tensors over that of the packed file."""
         return self.before / self.after
 
     def as_json(self) -> dict[str, Any]:
@@ -101,10 +101,10 @@ def report(model: Module, *, half: bool = False, coder: Coder = "rans") -> Compr
 
 
 def _plain_row(value: np.ndarray, form: TensorForm) -> tuple[float, float, float, float, float]:
-    """Density and bits of a weight that is stored itself."""
+    """Density and bits of a weight that is stored directly."""
     kept = max(1, int(np.count_nonzero(value)))
     weight_bits, index_bits = _fixed_bits(value)
-    # Small tensors are stored as they are.
+    # Small tensors are stored uncompressed.
     coded = form.value_bits if form.value_bits else 8 * form.bytes - form.mask_bits
     shared = split_tensor(value).indices is not None
     return (
@@ -115,14 +115,14 @@ def _plain_row(value: np.ndarray, form: TensorForm) -> tuple[float, float, float
 def _stored_row(
     value: np.ndarray, tensors: Mapping[str, np.ndarray], packed: PackedTensors, parts: Sequence[str]
 ) -> tuple[float, float, float, float, float]:
-    """Density and bits of a weight that is computed from what is stored: integers and scales, or indices and codebooks."""
+    """Density and bits of a weight that is computed from stored tensors: integers and scales, or indices and codebooks."""
     kept = max(1, int(np.count_nonzero(value)))
     plain, coded = sum(8 * tensors[name].nbytes for name in parts), sum(8 * packed.forms[name].bytes for name in parts)
     return kept / value.size, plain / kept, 0.0, coded / kept, 0.0
 
 
 def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -> list[LayerSize]:
-    """Rows of a network whose layers have become smaller or several, as rows of the layers of the original: density and `before` are relative to those."""
+    """Rows for the layers of the original network, where layers have shrunk or were split: density and `before` are relative to the original."""
     found, left = [], list(rows)
     for layer in original:
         parts = [row for row in left if row.name == layer.name or row.name.startswith(f"{layer.name}.")]
@@ -132,7 +132,7 @@ def against_original(rows: Sequence[LayerSize], original: Sequence[LayerSize]) -
 
 
 def _joined(layer: LayerSize, parts: Sequence[LayerSize]) -> LayerSize:
-    """One row of the parts that a layer has become; bits are the mean over kept weights."""
+    """Merge the rows of the parts that a layer was split into; bits are the mean over kept weights."""
     kept = [row.density * row.weights for row in parts]
     every = max(sum(kept), 1e-9)
 
@@ -145,7 +145,7 @@ def _joined(layer: LayerSize, parts: Sequence[LayerSize]) -> LayerSize:
 
 
 def _fixed_bits(value: np.ndarray) -> tuple[float, float]:
-    """Bits of a weight and of the distance to the one before it, with codes of one length: after sharing, before entropy coding."""
+    """Bits of a weight and of the distance to the previous one, with fixed-length codes: after sharing, before entropy coding."""
     content = split_tensor(value)
     if content.indices is None or len(content.values) >= MOST_VALUES:
         return 8.0 * value.itemsize, 0.0
@@ -169,7 +169,7 @@ def _cells(layer: LayerSize) -> list[str]:
 
 
 def table_text(rows: Sequence[Sequence[str]]) -> str:
-    """Columns that end at the right; the first begins at the left. The first row has titles, the last one totals."""
+    """A table with right-aligned columns, the first left-aligned. The first row has titles, the last one totals."""
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join([row[0].ljust(wide[0]), *(cell.rjust(w) for cell, w in zip(row[1:], wide[1:], strict=True))]).rstrip()

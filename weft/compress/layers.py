@@ -24,7 +24,7 @@ class Weight:
     path: str
     layer: Module
     name: str
-    others: tuple[tuple[Module, str], ...] = ()  # further layers that have it, each with its name there
+    others: tuple[tuple[Module, str], ...] = ()  # further layers that share it, each with its name there
 
     @property
     def value(self) -> np.ndarray:
@@ -37,7 +37,7 @@ class Weight:
         return parametrization_of(self.layer, self.name) if is_parametrized(self.layer, self.name) else None
 
     def replace(self, made: Parametrization) -> None:
-        """Let it be computed by another parametrization, or by a first one."""
+        """Compute it by a parametrization, replacing the current one if there is one."""
         for layer, name in ((self.layer, self.name), *self.others):
             if is_parametrized(layer, name):
                 bake(layer, name)
@@ -54,7 +54,7 @@ def weights_of(model: Module) -> dict[str, Weight]:
             value = layer_value(layer, name)
             if isinstance(value, Tensor) and not value.requires_grad:
                 continue
-            if getattr(layer, name).ndim >= 2:  # computed ones too: a bias may be rounded
+            if getattr(layer, name).ndim >= 2:  # computed ones too: a bias may be quantized
                 places.setdefault(id(value), []).append((f"{path}.{name}" if path else name, layer, name))
     return {
         path: Weight(path, layer, name, tuple((other, its_name) for _, other, its_name in others))
@@ -75,7 +75,7 @@ def parameter_of(model: Module, path: str, layer: Module, name: str = "weight") 
 
 
 def layer_value(layer: Module, name: str) -> Any:
-    """A parameter of a layer, or what computes it."""
+    """A parameter of a layer, or its parametrization."""
     return parametrization_of(layer, name) if is_parametrized(layer, name) else vars(layer)[name]
 
 
@@ -107,7 +107,7 @@ def by_weight(where: str, what: str, given: Number | dict[str, Number], model: M
 def layers_of(
     where: str, model: Module, kinds: tuple[type[Module], ...], skip: Sequence[str], what: str
 ) -> dict[str, Any]:
-    """The layers of these kinds by path, without those that are skipped; an error if there are none."""
+    """The layers of these classes by path, without skipped ones; an error if there are none."""
     known = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, kinds)}
     for path in skip:
         if path not in known:
@@ -119,7 +119,7 @@ def layers_of(
 
 
 def sharing_layers(model: Module) -> set[Module]:
-    """The layers that share a parameter, or what computes it, with another layer: what changes it for one changes it for the other."""
+    """The layers that share a parameter, or its parametrization, with another layer: a change for one changes the other."""
     owners: dict[int, list[Module]] = {}
     for layer in model.modules():
         for value in vars(layer).values():

@@ -1,9 +1,9 @@
-"""Learned rounding: weights of a quantized network move by parts of a step so that every layer gives what it gave in float.
+"""Learned rounding: weights of a quantized network move by fractions of a step so that every layer reproduces its float output.
 
-Rounding to nearest is not the best rounding (AdaRound, Nagel et al. 2020; BRECQ, Li et al. 2021): what counts is the result. The float network is the teacher, on
+Rounding to nearest does not minimize the error of the output (AdaRound, Nagel et al. 2020; BRECQ, Li et al. 2021). The float network is the teacher, on
 examples without labels. The loss is the squared error of the result of each layer, relative to its energy, and the divergence of the predictions. Gradients pass
-through the rounding (straight-through estimator), so errors of one layer are also made up for by later ones. All offsets are in steps of the grids: one
-learning rate suits weights of any size.
+through the rounding (straight-through estimator), so later layers also compensate for errors of earlier ones. All offsets are in steps of the grids: one
+learning rate suits weights of any magnitude.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .observers import evaluating
 from .parametrize import Parametrization, is_parametrized, parametrization_of, parametrize, restore
 from .taps import BEFORE, tapped
 
-EXAMPLES = 10  # of a step
+EXAMPLES = 10  # per step
 
 
 class Shifted(Parametrization):
-    """value + offset * unit, where only the offset is trained; what is pruned stays zero."""
+    """value + offset * unit, where only the offset is trained; pruned weights stay zero."""
 
     def __init__(self, value: Tensor | Parametrization, unit: np.ndarray) -> None:
         self.value = value
@@ -50,9 +50,9 @@ class Shifted(Parametrization):
 def learn_rounding(
     model: Module, teacher: Module, batches: list[Any], *, steps: int = 100, rate: float = 1e-3
 ) -> list[float]:
-    """Train the rounding of a quantized network against the network in float, whose layers have the same paths; the loss of each step.
+    """Train the rounding of a quantized network against the network in float, whose layers have the same paths; returns the loss of each step.
 
-    `batches` are inputs as the networks are given them; `rate` is the first learning rate, in steps of the grids.
+    `batches` are inputs of the networks; `rate` is the initial learning rate, in steps of the grids.
     """
     if steps < 1 or not rate > 0:
         raise UserError("learn_rounding", f"1 or more steps and a rate above 0 are required, got {steps} and {rate}.")
@@ -80,7 +80,7 @@ def _learnable(model: Module) -> dict[str, Any]:
 
 
 def _shift(layer: Any) -> list[Tensor]:
-    """Let the weight and the bias of a layer be shifted; the offsets to train."""
+    """Make the weight and the bias of a layer trainable by offsets; returns the offsets."""
     weight, inputs = parametrization_of(layer, "weight"), tapped(layer, BEFORE)
     assert isinstance(weight, QuantizedWeight)
     assert isinstance(inputs, FakeQuantize)
@@ -89,7 +89,7 @@ def _shift(layer: Any) -> list[Tensor]:
     weight.original = shifted
     found = [shifted.offset]
     if isinstance(layer.bias, Tensor) and not is_parametrized(layer, "bias"):
-        # The unit of a bias is about what rounding the weights changes: a step times inputs of a sixth of their range.
+        # The unit of a bias is about the effect of rounding the weights: a step times inputs of a sixth of their range.
         typical = float(inputs.grid.scale.max()) * (1 << inputs.bits) / 6 * np.sqrt(np.prod(layer.weight.shape[1:]))
         bias = Shifted(layer.bias, scale * typical)
         parametrize(layer, "bias", bias)
@@ -98,7 +98,7 @@ def _shift(layer: Any) -> list[Tensor]:
 
 
 def _keep(layer: Any) -> None:
-    """Add what was learned to the parameters themselves."""
+    """Add the learned offsets to the parameters."""
     weight = parametrization_of(layer, "weight")
     assert isinstance(weight, QuantizedWeight)
     assert isinstance(weight.original, Shifted)
@@ -140,7 +140,7 @@ def _step(model: Module, teacher: Module, layers: Mapping[str, Any], optimizer: 
 
 
 def _shuffled(examples: np.ndarray, steps: int) -> list[np.ndarray]:
-    """Batches of examples for so many steps, in another order each time."""
+    """Batches of examples for `steps` steps, reshuffled in every epoch."""
     rng, size = np.random.default_rng(0), min(EXAMPLES, len(examples))
     order = np.concatenate([rng.permutation(len(examples)) for _ in range(-(-steps * size // len(examples)))])
     return [examples[order[i * size : (i + 1) * size]] for i in range(steps)]

@@ -1,4 +1,4 @@
-"""Low rank: a linear layer or a convolution becomes two smaller ones, by the singular value decomposition (SVD) of its weight.
+"""Low-rank factorization: a linear layer or a convolution becomes two smaller ones, by the singular value decomposition (SVD) of its weight.
 
     low_rank(model, energy=0.9)                 # ranks that keep 90 % of the squared norm of each weight
     low_rank(model, parameters=0.5)             # half of the parameters: the same energy in all layers
@@ -28,7 +28,7 @@ ConvSplit = Literal["channel", "spatial"]
 
 @dataclass(frozen=True)
 class LowRank:
-    """What became of a layer: its rank (and the full one), its parameters before and after, and |W - W'| / |W|."""
+    """The factorization of a layer: its rank (and the full one), its parameters before and after, and |W - W'| / |W|."""
 
     rank: int
     full: int
@@ -45,9 +45,9 @@ def low_rank(
     parameters: float | None = None,
     conv: ConvSplit = "channel",
 ) -> dict[str, LowRank]:
-    """Replace layers by two of low rank; what became of each, by path. One of rank, energy and parameters is given.
+    """Replace layers by two of low rank; returns the factorizations by path. Give one of rank, energy and parameters.
 
-    rank: of each layer; energy: the share of the squared norm that is kept; parameters: the share of the numbers in all these weights that is kept.
+    rank: of each layer; energy: the fraction of the squared norm that is kept; parameters: the fraction of the parameters of all these weights that is kept.
     A convolution is split into k x k of few channels and 1 x 1 ("channel"), or into k x 1 and 1 x k ("spatial", Jaderberg et al. 2014).
     """
     if sum(given is not None for given in (rank, energy, parameters)) != 1:
@@ -108,7 +108,7 @@ def _ranks(
 
 
 def _only(known: dict[str, _Factors], given: dict[str, Number], named: bool) -> dict[str, Number]:
-    """The weights that can be split; one that is named and cannot is an error."""
+    """The weights that can be factorized; one that is named and cannot is an error."""
     for path in given:
         if named and path not in known:
             raise UserError("low_rank", f"a Linear or a Conv2d without groups is required, got {path}.")
@@ -116,7 +116,7 @@ def _only(known: dict[str, _Factors], given: dict[str, Number], named: bool) -> 
 
 
 def _ranks_of_target(known: dict[str, _Factors], target: float) -> dict[str, int]:
-    """The ranks at the highest energy, equal in all layers, whose parameters are at most this share."""
+    """The ranks at the highest energy, equal in all layers, that keep at most this fraction of the parameters."""
     total = sum(factors.weight.value.size for factors in known.values())
 
     def size(energy: float) -> int:
@@ -135,7 +135,7 @@ def _ranks_of_target(known: dict[str, _Factors], target: float) -> dict[str, int
 
 
 class _Factors:
-    """The singular value decomposition of a weight, as a matrix: the rows are what the second layer makes."""
+    """The singular value decomposition of a weight, as a matrix whose rows are the outputs of the second layer."""
 
     def __init__(self, weight: Weight, conv: ConvSplit) -> None:
         self.weight, self.spatial = weight, conv == "spatial" and isinstance(weight.layer, Conv2d)
@@ -158,7 +158,7 @@ class _Factors:
         return rank * int(u.shape[0] + vt.shape[1])
 
     def rank_of(self, energy: float) -> int:
-        """The least rank with this share of the sum of squared singular values."""
+        """The smallest rank with this fraction of the sum of squared singular values."""
         squares = np.cumsum(self.svd[1] ** 2)
         return min(self.full, int(np.searchsorted(squares, energy * squares[-1] * (1.0 - 1e-12))) + 1)
 
@@ -211,6 +211,6 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 def _sides(padding: Any) -> tuple[Any, Any]:
     """The padding of the two layers: above and below for the first, left and right for the second."""
     if isinstance(padding, str):
-        return padding, padding  # along an axis where the kernel is 1 there is none
+        return padding, padding  # along an axis with kernel size 1 there is none
     (above, below), (left, right) = ((padding, padding),) * 2 if isinstance(padding, int) else padding
     return ((above, below), (0, 0)), ((0, 0), (left, right))

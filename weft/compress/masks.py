@@ -30,5 +30,5 @@ class Mask(Parametrization):
 
     @property
     def density(self) -> float:
-        """The share of weights that are not pruned."""
+        """The fraction of weights that are not pruned."""
         return float(np.mean(self.mask.numpy())) if self.mask.shape else float(self.mask.numpy())

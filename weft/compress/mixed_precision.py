@@ -1,8 +1,8 @@
-"""Mixed precision: layers whose rounding costs most stay in float.
+"""Mixed precision: the layers most sensitive to quantization stay in float.
 
-A few layers of a network usually make most of the error of int8: early ones, depthwise ones, and what is added to a residual stream. How much is measured: each layer
-alone is quantized, and the change of the network's result is its noise. Layers are then kept in float in the order of noise for each multiplication,
-until the share of multiplications that may be float is used up.
+A few layers usually cause most of the error of int8: early ones, depthwise ones, and those that add to a residual stream. This is measured: each layer
+alone is quantized, and the change of the network's result is its noise. Layers are then kept in float in descending order of noise per multiplication,
+until the allowed fraction of float multiplications is reached.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .observers import evaluating
 from .parametrize import is_parametrized, parametrization_of
 from .taps import BEFORE, tapped
 
-LEAST_NOISE = 0.002  # of that of all layers together: layers with less stay int8
-EXAMPLES = 16  # that noise is measured on: it is a mean over all values of the result
+LEAST_NOISE = 0.002  # fraction of the total noise of all layers: layers with less stay int8
+EXAMPLES = 16  # to measure noise on: it is a mean over all values of the result
 
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """What quantization of one layer, or of the input of a residual block, adds to the network's result, relative to its variance."""
+    """The noise that quantization of one layer, or of the input of a residual block, adds to the network's result, relative to its variance."""
 
     path: str
     noise: float
-    macs: int  # multiplications for one example; 0 for a residual block, whose shortcut only adds
+    macs: int  # multiplications per example; 0 for a residual block, whose shortcut only adds
 
 
 def noise_by_layer(model: Module, batch: Any) -> list[LayerNoise]:
-    """The noise of each quantized layer alone, largest first. The network is quantized; it is compiled once for all of them."""
+    """The noise of each quantized layer alone, largest first. The given network is quantized; it is compiled once for all layers."""
     x = asarray(batch)[:EXAMPLES]
     costs = {line.name: line.macs for line in summary(model, x.shape).lines}
     named = {p: m for p, m in model.named_modules().items() if isinstance(tapped(m, BEFORE), FakeQuantize)}
@@ -62,7 +62,7 @@ def noise_by_layer(model: Module, batch: Any) -> list[LayerNoise]:
 
 
 def float_layers(rows: Sequence[LayerNoise], share: float) -> list[str]:
-    """The layers to keep in float so that this share of all multiplications is; those first that make the most noise for each.
+    """The layers to keep in float, up to this fraction of all multiplications, in descending order of noise per multiplication.
 
     >>> rows = [LayerNoise("a", 0.9, 10), LayerNoise("b", 0.5, 1), LayerNoise("c", 0.1, 9), LayerNoise("d", 0.01, 0)]
     >>> float_layers(rows, 0.5)
@@ -79,7 +79,7 @@ def float_layers(rows: Sequence[LayerNoise], share: float) -> list[str]:
 
 
 class _Switched(Module):
-    """A quantizer that is on if its flag is 1."""
+    """A quantizer that is enabled if its flag is 1."""
 
     def __init__(self, quantizer: Module, flags: Tensor, place: int) -> None:
         self.quantizer, self._flags, self._place = quantizer, flags, place
@@ -91,7 +91,7 @@ class _Switched(Module):
 
 @contextmanager
 def _switches(layers: Sequence[Module]) -> Iterator[Tensor]:
-    """Inside, the quantizers of each layer are on if its flag is 1."""
+    """While active, the quantizers of each layer are enabled if its flag is 1."""
     flags = asarray(np.zeros(len(layers), np.float32)).realize()
     places: list[tuple[Module, str, Module]] = []
     for i, layer in enumerate(layers):

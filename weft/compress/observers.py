@@ -28,7 +28,7 @@ BINS = 2048
 
 
 class RangeObserver(Module):
-    """Passes its input on and keeps the least, the largest and the sum of the values of each channel."""
+    """Passes its input on and records the minimum, the maximum and the sum of the values of each channel."""
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -49,7 +49,7 @@ class RangeObserver(Module):
 
 
 class HistogramObserver(Module):
-    """Passes its input on and counts the values of each row in bins between two ends that are known."""
+    """Passes its input on and counts the values of each row in bins of a known range."""
 
     def __init__(self, axis: int | None, low: np.ndarray, high: np.ndarray) -> None:
         self.axis = axis
@@ -86,14 +86,14 @@ class ObservedPlace:
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of a tensor."""
+    """The statistics of a tensor."""
 
     values: Values
     means: np.ndarray  # of each channel
 
 
 def batches_of(where: str, calibration: Any, prepare: Module | None = None) -> list[Any]:
-    """The batches of calibration data as arrays: of an array, of batches x or (x, y). Labels are left out; `prepare` is applied."""
+    """The batches of calibration data as arrays: from an array, or batches x or (x, y). Labels are dropped; `prepare` is applied."""
     given = [calibration] if isinstance(calibration, np.ndarray | Tensor) else calibration
     if not isinstance(given, Iterable):
         raise UserError(where, f"calibration data is an array or batches of arrays, got {type(given).__name__}.")
@@ -110,7 +110,7 @@ def batches_of(where: str, calibration: Any, prepare: Module | None = None) -> l
 def observe(
     where: str, model: Module, places: Iterable[ObservedPlace], batches: list[Any], *, per_channel: bool = False
 ) -> dict[ObservedPlace, Observation]:
-    """Run a network on batches and collect the statistics of places. Values that are not finite and tensors without variation are refused."""
+    """Run a network on batches and collect the statistics of places. Non-finite values and constant tensors are rejected."""
     wanted = list(places)
     ranges = {place: RangeObserver(place.axis) for place in wanted}
     run_with(model, ranges, batches)
@@ -146,7 +146,7 @@ def _ends(where: str, place: ObservedPlace, seen: RangeObserver, per_channel: bo
 
 
 def run_with(model: Module, modules: Mapping[ObservedPlace, Module], batches: list[Any]) -> None:
-    """Run a network with modules at places."""
+    """Run a network with modules inserted at places."""
     try:
         for place, module in modules.items():
             tap(place.layer, **{"before" if place.where == BEFORE else "after": module})
@@ -161,7 +161,7 @@ def run_with(model: Module, modules: Mapping[ObservedPlace, Module], batches: li
 
 @contextmanager
 def evaluating(model: Module) -> Iterator[None]:
-    """Inside, a network is in evaluation mode."""
+    """While active, a network is in evaluation mode."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:

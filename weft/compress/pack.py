@@ -1,9 +1,9 @@
-"""Packed programs: `.weft` files whose weights are entropy coded. `weft.load` decodes them once; they compute the same bits as before.
+"""Packed programs: `.weft` files with entropy-coded weights. `weft.load` decodes them once; their results are bit-identical.
 
     prune(model, 0.1); fit(...); share(model, bits=5); fit(...)
     pack(model, "small.weft", weft.zeros((1, 784)))        # or pack("net.weft", "small.weft")
 
-Packing itself rounds nothing, unless `half` is asked for. Every number of bytes that it states is that of a file.
+Packing itself rounds nothing, except with `half`. All sizes that it reports are those of a file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .parametrize import Parametrization, bake, parametrizations, restore
 from .product_quantization import ProductCodebook
 from .qdq import IntegerWeight
 
-_STORED = (IntegerWeight, ProductCodebook)  # what is kept in files as it is, since it is smaller than its value
-_HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay as they are
+_STORED = (IntegerWeight, ProductCodebook)  # stored directly in files, since they are smaller than their values
+_HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay float32
 
 
 def pack(
@@ -44,11 +44,11 @@ def pack(
     coder: Coder = "rans",
     **facts: Any,
 ) -> int:
-    """Write a network, or a program that `weft.save` wrote, as a program with packed weights; the bytes of the file.
+    """Write a network, or a program that `weft.save` wrote, as a program with packed weights; returns the bytes of the file.
 
-    Of a network `inputs` and `facts` are those of `weft.save`; its evaluation mode is kept (`train=True`: the training mode too). Parameters that
-    are computed (masks, codebooks) become plain ones in the file; the network itself stays as it is. `half` rounds float32 values to float16
-    where that loses no range: biases, centroids and what else is stored. `coder`: 'rans', or 'huffman' as in the Deep Compression paper.
+    For a network, `inputs` and `facts` are those of `weft.save`; its evaluation mode is saved (`train=True`: the training mode too). Computed parameters
+    (masks, codebooks) become plain ones in the file; the network itself is not changed. `half` rounds float32 values to float16
+    where they are in its range: biases, centroids and other stored tensors. `coder`: 'rans', or 'huffman' as in the Deep Compression paper.
 
     >>> import tempfile, weft
     >>> from weft import nn
@@ -76,7 +76,7 @@ def pack(
 
 
 def baked(model: Module) -> Module:
-    """A copy of a network in which computed parameters are plain ones, except for integers and product codebooks: those are what is stored."""
+    """A copy of a network in which computed parameters become plain ones, except for integers and product codebooks, which are stored as such."""
     found = copy.deepcopy(model)
     plain: dict[Parametrization, Tensor] = {}  # shared weights stay shared
     for _, layer, name, made in list(parametrizations(found)):
@@ -90,12 +90,12 @@ def baked(model: Module) -> Module:
 
 
 def packed_weights(model: Module, half: bool = False) -> dict[str, np.ndarray]:
-    """The tensors of a network as a packed file holds them."""
+    """The tensors of a network as stored in a packed file."""
     return rounded({name: t.numpy() for name, t in baked(model).named_tensors().items()}, half)
 
 
 def rounded(tensors: Mapping[str, np.ndarray], half: bool) -> dict[str, np.ndarray]:
-    """float32 tensors with values that are float16, if `half`; those that float16 does not have the range for stay as they are."""
+    """float32 tensors rounded to float16 values, if `half`; tensors outside the range of float16 are unchanged."""
     return {name: _half(value) if half else value for name, value in tensors.items()}
 
 

@@ -4,8 +4,8 @@
     parametrize(layer, "weight", Mask(keep))        # layer.weight is now original * mask, in every call, trained as before
     bake(layer, "weight")                           # the current value becomes an ordinary parameter again
 
-The layer's own code is unchanged: it reads `self.weight` as before. Its class is replaced by a subclass in which that name is computed. What is
-trained are the tensors of the parametrization; they are found by `named_parameters`, saved in checkpoints and changed by optimizers like others.
+The layer's own code is unchanged: it reads `self.weight` as before. Its class is replaced by a subclass in which that name is computed. The tensors of
+the parametrization are trained instead; they are found by `named_parameters`, saved in checkpoints and updated by optimizers like others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUFFIX = "_parametrization"
 
 
 class Parametrization(Module):
-    """Computes a parameter: `forward()` gives its value. A subclass is created from the parameter that it replaces."""
+    """Computes a parameter: `forward()` returns its value. A subclass is created from the parameter that it replaces."""
 
     def forward(self) -> Tensor:
         raise UserError(
@@ -31,15 +31,15 @@ class Parametrization(Module):
 
     @property
     def density(self) -> float:
-        """The share of weights that are not pruned."""
+        """The fraction of weights that are not pruned."""
         return 1.0
 
     def update(self) -> None:
-        """Called before each call of the layer in training mode, inside the compiled step: the place to change state, such as a mask."""
+        """Called before each call of the layer in training mode, inside the compiled step: override it to change state, such as a mask."""
 
 
 def parametrize(layer: Module, name: str, made: Parametrization) -> None:
-    """Let the parameter `name` of a layer be computed by a parametrization."""
+    """Compute the parameter `name` of a layer by a parametrization."""
     value = vars(layer).get(name)
     if not isinstance(value, Tensor):
         what = "is computed already: bake it first" if is_parametrized(layer, name) else f"is {type(value).__name__}"
@@ -53,12 +53,12 @@ def parametrize(layer: Module, name: str, made: Parametrization) -> None:
 
 
 def bake(layer: Module, name: str) -> Tensor:
-    """Make the current value of a parametrized parameter an ordinary parameter again; that parameter."""
+    """Make the current value of a parametrized parameter an ordinary parameter again; returns it."""
     return restore(layer, name, as_parameter(parametrization_of(layer, name)().detach().realize()))
 
 
 def restore(layer: Module, name: str, value: Tensor) -> Tensor:
-    """Make a tensor the parameter in the place of a parametrized one."""
+    """Replace a parametrized parameter with a tensor as an ordinary parameter."""
     names = tuple(one for one in _computed(layer) if one != name)
     delattr(layer, name + SUFFIX)
     plain = plain_class(layer)
@@ -73,7 +73,7 @@ def is_parametrized(layer: Module, name: str) -> bool:
 
 
 def parametrization_of(layer: Module, name: str) -> Parametrization:
-    """What computes a parameter of a layer."""
+    """The parametrization of a parameter of a layer."""
     found = vars(layer).get(name + SUFFIX)
     if not isinstance(found, Parametrization):
         raise UserError("parametrize", f"a parametrized parameter is required, got {name} of {type(layer).__name__}.")
@@ -81,7 +81,7 @@ def parametrization_of(layer: Module, name: str) -> Parametrization:
 
 
 def parametrizations(model: Module) -> Iterator[tuple[str, Module, str, Parametrization]]:
-    """All of them in a network: path of the layer, the layer, the name of the parameter, what computes it."""
+    """All parametrizations of a network: path of the layer, the layer, the name of the parameter, the parametrization."""
     for path, layer in model.named_modules().items():
         for name in _computed(layer):
             yield path, layer, name, parametrization_of(layer, name)
@@ -92,12 +92,12 @@ def _computed(layer: Module) -> tuple[str, ...]:
 
 
 def plain_class(layer: Module) -> type[Module]:
-    """The class of a layer in which nothing is computed."""
+    """The class of a layer without parametrizations."""
     return type(layer).__mro__[1] if _computed(layer) else type(layer)
 
 
 def replace_plain_class(layer: Module, plain: type[Module]) -> None:
-    """Change the class of a layer; parameters that are computed stay so."""
+    """Change the class of a layer; parametrized parameters stay parametrized."""
     names = _computed(layer)
     layer.__class__ = _subclass(plain, names) if names else plain
 
@@ -106,7 +106,7 @@ _subclasses: dict[tuple[Any, tuple[str, ...]], type[Module]] = {}
 
 
 def _subclass(plain: type[Module], names: tuple[str, ...]) -> type[Module]:
-    """A class of layers in which these parameters are computed. It is named like the layer, so that printing stays as it was."""
+    """A class of layers in which these parameters are computed. It has the name of the layer's class, so that printing is unchanged."""
     key = plain, names
     if key not in _subclasses:
         members: dict[str, Any] = {name: _computed_property(name) for name in names}

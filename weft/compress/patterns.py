@@ -1,4 +1,4 @@
-"""Masks with a pattern that kernels can use: N of M neighbours (2:4 on tensor cores), and whole blocks.
+"""Structured sparsity patterns that kernels can use: N:M (2:4 on tensor cores), and blocks.
 
 prune_n_of_m(model, 2, 4)                   # of four neighbours along the inputs, the two largest are kept
 prune_blocks(model, 0.25, block=(4, 4))     # a quarter of the blocks of 4 outputs x 4 inputs
@@ -15,9 +15,9 @@ from .prune import densities, largest, set_mask
 
 
 def prune_n_of_m(model: Module, kept: int = 2, of: int = 4, *, layers: list[str] | None = None) -> dict[str, float]:
-    """Keep the largest `kept` of every `of` neighbours along the inputs of each output; the density of every weight afterwards.
+    """N:M sparsity: keep the largest `kept` of every `of` consecutive inputs of each output; returns the density of every weight afterwards.
 
-    Without `layers`, weights whose number of inputs is no multiple of `of` stay dense. Inputs are the second axis of a weight.
+    Without `layers`, weights whose number of inputs is not a multiple of `of` stay dense. Inputs are the second axis of a weight.
 
     >>> from weft import nn
     >>> prune_n_of_m(nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 2)))
@@ -40,9 +40,9 @@ def prune_n_of_m(model: Module, kept: int = 2, of: int = 4, *, layers: list[str]
 def prune_blocks(
     model: Module, density: float | dict[str, float], *, block: tuple[int, int] = (4, 4)
 ) -> dict[str, float]:
-    """Keep the blocks (outputs x inputs) with the largest mean of squares; the density of every weight afterwards.
+    """Keep the blocks (outputs x inputs) with the largest mean of squares; returns the density of every weight afterwards.
 
-    A weight of more than two axes is a matrix of outputs and everything else. Blocks at its end may be smaller.
+    A weight with more than two axes is a matrix of outputs times everything else. Blocks at its edges may be smaller.
     """
     if min(block) < 1:
         raise UserError("prune_blocks", f"a block of 1 x 1 or more is required, got {block}.")

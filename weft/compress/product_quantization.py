@@ -1,9 +1,9 @@
-"""Product quantization (Jégou et al. 2011; Gong et al. 2014): the inputs of each output are cut into short vectors, and each is replaced by the nearest of a few.
+"""Product quantization (Jégou et al. 2011; Gong et al. 2014): the inputs of each output are cut into short vectors, each replaced by its nearest centroid.
 
-    product_quantize(model, bits=6, size=4)         # 64 centroids of 4 weights each: 1.5 bits a weight, and the codebooks
+    product_quantize(model, bits=6, size=4)         # 64 centroids of 4 weights each: 1.5 bits per weight, plus the codebooks
 
-There is a codebook for each place of a vector among the inputs, or one for the whole layer. The centroids are parameters: training goes on, and the gradient of a centroid
-is the sum of the gradients of the vectors that it stands for, as with `share`. Saved programs hold indices and codebooks.
+There is a codebook for each position of a vector among the inputs, or one for the whole layer. The centroids are parameters: training continues, and the gradient of
+a centroid is the sum of the gradients of its vectors, as with `share`. Saved programs hold indices and codebooks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .layers import by_weight, weights_of
 from .parametrize import Parametrization
 
 Scope = Literal["place", "layer"]
-ROUNDS = 25  # of k-means: it settles sooner, or changes little
+ROUNDS = 25  # of k-means: it usually converges sooner
 
 
 class ProductCodebook(Parametrization):
-    """A weight of vectors from codebooks: centroids (books, count, size), indices (outputs, vectors of an output); book m is that of place m, or the only one.
+    """A weight of vectors from codebooks: centroids (books, count, size), indices (outputs, vectors of an output); book m is that of position m, or the only one.
 
     >>> ProductCodebook([[[1.0, 2.0], [3.0, 4.0]]], [[0, 1], [1, 1]], (2, 4))().tolist()
     [[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 3.0, 4.0]]
@@ -55,9 +55,9 @@ class ProductCodebook(Parametrization):
 def product_quantize(
     model: Module, bits: int | dict[str, int] = 6, *, size: int = 4, codebooks: Scope = "place", seed: int = 0
 ) -> dict[str, float]:
-    """Replace the weights of layers by vectors of up to `size` weights from codebooks of 2^bits; the squared error of each weight, relative to its squares.
+    """Replace the weights of layers by vectors of up to `size` weights from codebooks of 2^bits; returns the relative squared error of each weight.
 
-    `size` is lowered to the largest number that divides the inputs of a layer. `codebooks`: one for each "place" of a vector, which is more exact, or one for the
+    `size` is lowered to the largest number that divides the inputs of a layer. `codebooks`: one for each "place" of a vector, which is more accurate, or one for the
     whole "layer", which is smaller.
 
     >>> from weft import nn
@@ -97,7 +97,7 @@ def _quantized(value: np.ndarray, count: int, size: int, codebooks: Scope, seed:
 
 
 def vector_kmeans(vectors: np.ndarray, clusters: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Cluster vectors by k-means, from a random choice of them: the centroids, and the cluster of each vector. No cluster is empty."""
+    """Cluster vectors by k-means, initialized with a random subset: the centroids, and the cluster of each vector. No cluster is empty."""
     if not np.isfinite(vectors).all():
         raise UserError("product_quantize", "finite weights are required, got some that are nan or infinite.")
     points = np.unique(vectors, axis=0)
@@ -109,7 +109,7 @@ def vector_kmeans(vectors: np.ndarray, clusters: int, seed: int = 0) -> tuple[np
         sums = np.zeros_like(centroids)
         np.add.at(sums, members, vectors)
         centroids = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centroids)
-        if not counts.all():  # an empty cluster goes where the error is largest
+        if not counts.all():  # move an empty cluster to where the error is largest
             far = np.argsort(-((vectors - centroids[members]) ** 2).sum(1), kind="stable")
             centroids[counts == 0] = vectors[far[: int((counts == 0).sum())]]
         before, members = members, _nearest(vectors, centroids)
@@ -120,7 +120,7 @@ def vector_kmeans(vectors: np.ndarray, clusters: int, seed: int = 0) -> tuple[np
 
 
 def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """The number of the nearest centroid of each vector."""
+    """The index of the nearest centroid of each vector."""
     norms = (centroids**2).sum(1)
     parts = [norms - 2 * part @ centroids.T for part in np.array_split(vectors, len(vectors) // 65536 + 1)]
     return np.concatenate([part.argmin(1) for part in parts])

@@ -1,11 +1,11 @@
-"""Pruning by magnitude: the smallest weights are masked, in each layer or in the whole network.
+"""Magnitude pruning: the smallest weights are masked, in each layer or in the whole network.
 
     prune(model, 0.1)                        # a tenth of the weights of every layer is kept
     prune(model, {"fc1": 0.08, "fc3": 0.26}) # layer by layer
     prune(model, 0.1, scope="global")        # a tenth of all weights, wherever they are
-    prune(model, 0.02, scope="global", score="lamp")  # as many in each layer as keep what it computes
+    prune(model, 0.02, scope="global", score="lamp")  # density of each layer by layer-adaptive scores
 
-Then train again: masks are state, what is masked stays zero. Pruning what is pruned already masks more; nothing comes back.
+Then retrain: masks are state, so masked weights stay zero. Pruning again only masks more weights; none comes back.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Score = Literal["magnitude", "lamp"]
 def prune(
     model: Module, density: float | dict[str, float], *, scope: Scope = "layer", score: Score = "magnitude"
 ) -> dict[str, float]:
-    """Mask the smallest weights so that this share of them is kept; the density of every weight afterwards.
+    """Mask the smallest weights to reach this density; returns the density of every weight afterwards.
 
-    With `score="lamp"` (Lee et al. 2021) a weight's square counts relative to those of its layer that are at least as large. In one layer
-    that is the order of magnitudes; in the whole network it leaves small layers dense and thins out large ones, at very low densities too.
+    With `score="lamp"` (Lee et al. 2021) a weight's square is divided by the sum of those of its layer that are at least as large. Within one layer
+    this is the order of magnitudes; globally it leaves small layers dense and thins out large ones, at very low densities too.
 
     >>> from weft import nn
     >>> prune(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 2)), 0.25)
@@ -62,7 +62,7 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"magnitude": np.abs, "
 def prune_by(
     where: str, model: Module, density: float | dict[str, float], scores: Mapping[str, np.ndarray], *, scope: Scope
 ) -> dict[str, float]:
-    """Mask the weights with the lowest scores so that this share of them is kept; the density of every weight afterwards."""
+    """Mask the weights with the lowest scores to reach this density; returns the density of every weight afterwards."""
     wanted = by_weight(where, "a density", density, model)
     for path, share in wanted.items():
         if not 0.0 < share <= 1.0:
@@ -85,7 +85,7 @@ def prune_by(
 
 
 def set_mask(one: Weight, keep: np.ndarray) -> None:
-    """Mask a weight. What was masked before stays masked; the values of weights that are kept stay as they are."""
+    """Mask a weight. Weights masked before stay masked; the values of kept weights are unchanged."""
     before = one.parametrization
     if type(before) is Mask:
         before.mask.assign(before.mask.numpy() & keep)
@@ -100,13 +100,13 @@ def set_mask(one: Weight, keep: np.ndarray) -> None:
 
 
 def densities(model: Module) -> dict[str, float]:
-    """The share of weights that are not pruned, for every weight of a network."""
+    """The density (fraction of weights that are not pruned) of every weight of a network."""
     found = {path: one.parametrization for path, one in weights_of(model).items()}
     return {path: 1.0 if made is None else made.density for path, made in found.items()}
 
 
 def gradual(begin: float, end: float, steps: int) -> list[float]:
-    """Densities from one to another in so many steps, fast at first: the cubic schedule of Zhu and Gupta (2017).
+    """Densities from `begin` to `end` in `steps` steps, fast at first: the cubic schedule of Zhu and Gupta (2017).
 
     >>> [round(d, 2) for d in gradual(1.0, 0.1, 3)]
     [0.37, 0.13, 0.1]
@@ -119,7 +119,7 @@ def gradual(begin: float, end: float, steps: int) -> list[float]:
 
 
 def largest(size: np.ndarray, density: float) -> np.ndarray:
-    """Where the largest values are, as many as the density says: at least one."""
+    """A mask of the largest values, at this density: at least one."""
     count = max(1, round(density * size.size))
     keep = np.zeros(size.size, np.bool_)
     keep[np.argpartition(size.ravel(), size.size - count)[size.size - count :]] = True

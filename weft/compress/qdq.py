@@ -1,7 +1,7 @@
 """Quantization in explicit pairs: a tensor is quantized to integers and dequantized again (QDQ), as in ONNX models.
 
-`qdq(model)` is a network made by `int8` in this form: what it computes is what the fake-quantized network computes, and its weights are stored in 8 bits. It
-is what `weft.onnx.save` writes as QuantizeLinear and DequantizeLinear, and what `to_int8` turns into a network that computes with the integers.
+`qdq(model)` is a network quantized by `int8` in this form: it computes the same as the fake-quantized network, with weights stored in 8 bits.
+`weft.onnx.save` writes it as QuantizeLinear and DequantizeLinear, and `to_int8` converts it to a network that computes with the integers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _recorded: ContextVar[Pairs | None] = ContextVar("pairs", default=None)
 
 @contextmanager
 def recorded_pairs() -> Iterator[Pairs]:
-    """Inside, every pair that is traced is recorded."""
+    """While active, every traced pair is recorded."""
     pairs = Pairs()
     before = _recorded.set(pairs)
     try:
@@ -76,7 +76,7 @@ class QuantizeDequantize(Module):
 
 
 class IntegerWeight(Parametrization):
-    """A weight that is stored as int8 with a scale, or one for each output channel."""
+    """A weight stored as int8 with one scale, or one per output channel."""
 
     def __init__(self, integers: np.ndarray, scale: np.ndarray) -> None:
         self.integers, self.scale = asarray(integers).realize(), asarray(scale).realize()
@@ -90,7 +90,7 @@ class IntegerWeight(Parametrization):
 
 
 def qdq(model: Module) -> Module:
-    """A copy of a quantized network with explicit pairs. Grids that 8 bits do not hold, or that differ by the channel of an activation, stay fake quantizers."""
+    """A copy of a quantized network with explicit pairs. Grids of more than 8 bits, or with per-channel scales of activations, stay fake quantizers."""
     if not any(True for _ in quantizers(model)):
         raise UserError("qdq", "a quantized network is required. Call int8 first.")
     made = copy.deepcopy(model).eval()

@@ -1,4 +1,4 @@
-"""What rounding costs: range, resolution, overflows and signal-to-noise ratio of each quantized tensor, and what the network loses by all of them.
+"""The quantization error: range, resolution, overflows and signal-to-noise ratio of each quantized tensor, and the total effect on the network.
 
 print(quantization_report(model, batches))        # batches x or (x, y), which were not used for calibration
 """
@@ -30,7 +30,7 @@ from .observers import batches_of, evaluating
 
 @dataclass(frozen=True)
 class TensorNoise:
-    """A quantized tensor: its grid, the values that it had, how many lay beyond the grid, and its signal-to-quantization-noise ratio in decibels."""
+    """A quantized tensor: its grid, the range of its values, how many were outside the grid, and its signal-to-quantization-noise ratio in decibels."""
 
     path: str
     grid: Grid
@@ -42,7 +42,7 @@ class TensorNoise:
 
     @property
     def resolution(self) -> float:
-        """The largest distance between neighbours on the grid."""
+        """The largest distance between adjacent values of the grid."""
         return float(np.max(self.grid.scale))
 
 
@@ -52,7 +52,7 @@ class QuantizationReport:
 
     tensors: tuple[TensorNoise, ...]
     ratio: float  # of the results of the network, in decibels
-    agreement: float  # the share of examples with the same largest result
+    agreement: float  # the fraction of examples with the same argmax
     accuracy: float | None
     float_accuracy: float | None
 
@@ -101,7 +101,7 @@ def decibels(signal: float, noise: float) -> float:
 
 
 class NoiseMeter(Module):
-    """Rounds as a quantizer does, and keeps the powers of values and errors and what lay beyond the grid."""
+    """Rounds as a quantizer does, and accumulates the power of values and errors, and overflows."""
 
     def __init__(self, quantizer: FakeQuantize) -> None:
         self.quantizer = quantizer
@@ -124,7 +124,7 @@ class NoiseMeter(Module):
 
 
 def _measured(model: Module, inputs: list[Any]) -> tuple[np.ndarray, Mapping[str, NoiseMeter]]:
-    """The results of a quantized network, and what was measured at each of its quantizers."""
+    """The results of a quantized network, and the meters of its quantizers."""
     found = list(quantizers(model))
     meters = {path: NoiseMeter(quantizer) for path, (_, _, quantizer) in zip(formats(model), found, strict=True)}
     try:

@@ -1,4 +1,4 @@
-"""Which range of values a grid should cover: all of them, or less for a finer step. Values are given as a histogram, or as they are with counts of 1.
+"""Chooses the range of values that a grid covers: all of them, or less for a finer step. Values are given as a histogram, or exactly with counts of 1.
 
 minmax      all values
 percentile  all but the tails
@@ -20,22 +20,22 @@ from .grids import Grid, affine, symmetric
 Method = Literal["minmax", "percentile", "mse", "entropy"]
 Kind = Literal["symmetric", "affine"]
 MAKERS: dict[str, Callable[..., Grid]] = {"symmetric": symmetric, "affine": affine}
-SHRINKS = np.concatenate([[1.0], np.geomspace(0.98, 0.1, 60)])  # parts of the whole range that are tried
+SHRINKS = np.concatenate([[1.0], np.geomspace(0.98, 0.1, 60)])  # fractions of the whole range to try
 
 
 @dataclass(frozen=True)
 class Values:
-    """Values and how often each occurs, one row for each channel or one for all; `low` and `high` are the extremes of the rows."""
+    """Values and their counts, one row per channel or one for all; `low` and `high` are the extremes of the rows."""
 
     points: np.ndarray
     counts: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    width: np.ndarray  # of the bins of a histogram that the points are the centres of; 0 for exact values
+    width: np.ndarray  # of the histogram bins whose centres are the points; 0 for exact values
 
     @classmethod
     def exact(cls, values: np.ndarray, axis: int | None) -> Values:
-        """The values of a tensor, in one row or in one for each channel."""
+        """The values of a tensor, in one row or one per channel."""
         wide = values.astype(np.float64)
         rows = wide.reshape(1, -1) if axis is None else np.moveaxis(wide, axis, 0).reshape(values.shape[axis], -1)
         return cls(rows, np.ones_like(rows), rows.min(1), rows.max(1), np.zeros(len(rows)))
@@ -68,12 +68,12 @@ def chosen_range(
 
 
 def squared_errors(values: Values, grid: Grid) -> np.ndarray:
-    """The mean squared error of each row on a grid with a scale for each row."""
+    """The mean squared error of each row on a grid with a scale per row."""
     scale = grid.scale[:, None].astype(np.float64)
     bottom, top = ((end - grid.zero[:, None]) * scale for end in (grid.low, grid.high))
     clipped = np.clip(values.points, bottom, top)
     rounding = (np.rint(clipped / scale) * scale - clipped) ** 2
-    # In steps that are finer than the bins of a histogram, values lie evenly.
+    # Within steps finer than the bins of a histogram, values are assumed to be uniform.
     rounding = np.where(scale < 2 * values.width[:, None], scale**2 / 12, rounding)
     total = (values.counts * (rounding + (values.points - clipped) ** 2)).sum(1)
     found: np.ndarray = total / np.maximum(values.counts.sum(1), 1)
@@ -81,12 +81,12 @@ def squared_errors(values: Values, grid: Grid) -> np.ndarray:
 
 
 def divergences(values: Values, grid: Grid) -> np.ndarray:
-    """The Kullback-Leibler divergence of each row on a grid with a scale for each row."""
+    """The Kullback-Leibler divergence of each row on a grid with a scale per row."""
     return np.array([_divergence(*_histogram(values, row), grid, row) for row in range(len(values.points))])
 
 
 def _divergence(points: np.ndarray, counts: np.ndarray, grid: Grid, row: int) -> float:
-    """Between the values with the outliers moved to the ends of the grid, and the counts of each step spread evenly over its values."""
+    """The divergence between the values with outliers clipped to the grid, and the counts of each step spread evenly over its values."""
     scale, zero = float(grid.scale[row]), int(grid.zero[row])
     steps = np.rint(points / scale).astype(np.int64) + zero
     inside = (steps >= grid.low) & (steps <= grid.high)
@@ -113,7 +113,7 @@ def _histogram(values: Values, row: int, bins: int = 2048) -> tuple[np.ndarray, 
 
 
 def _percentile(values: Values, percent: float) -> np.ndarray:
-    """The value that so many percent of each row do not exceed."""
+    """The percentile of each row."""
     found = np.empty(len(values.points))
     for row, (points, counts) in enumerate(zip(values.points, values.counts, strict=True)):
         order = np.argsort(points, kind="stable")

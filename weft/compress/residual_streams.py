@@ -1,7 +1,7 @@
-"""Equalisation of residual streams: what several layers add to and several layers read, without an activation between them, as in MobileNetV2.
+"""Equalisation of residual streams, which several layers add to and several layers read, without an activation between them, as in MobileNetV2.
 
-Channel i is divided by s_i in all layers that write the stream, and the weights of all layers that read it are multiplied by s_i: additions pass such factors on, so the
-network computes what it did. s_i is the square root of the channel's range, a compromise between finer activations and weights that differ more.
+Channel i is divided by s_i in all layers that write the stream, and the weights of all layers that read it are multiplied by s_i: additions commute with such factors, so
+the function of the network is unchanged. s_i is the square root of the channel's range, a compromise between finer activations and less equal weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stream:
 
 
 def equalize_streams(model: Module, batches: list[Any]) -> int:
-    """Equalise the channels of all residual streams, as seen on batches; how many there are."""
+    """Equalise the channels of all residual streams, by their ranges on batches; returns the number of streams."""
     found = streams(model, batches[0])
     paths = {module: path for path, module in model.named_modules().items()}
     readers = {reader for stream in found for reader in stream.readers}
@@ -87,7 +87,7 @@ class _StreamGraph:
                 self.users[i].append(node)
 
     def follow(self, start: Node, done: set[Node]) -> Stream | None:
-        """The stream that a result is part of; None if anything but additions and layers touches it, or nothing is added."""
+        """The stream that a result is part of; None if anything but additions and layers uses it, or nothing is added."""
         stream, waiting, adds, fits = Stream(), [start], 0, True
         while waiting:
             node = waiting.pop()

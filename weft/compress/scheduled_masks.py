@@ -1,12 +1,12 @@
 """Masks that change while a network is trained, inside the compiled step: gradual and movement pruning, and dynamic surgery.
 
-    prune_gradually(model, 0.1, steps=1000)     # the smallest weights, more and more of them
+    prune_gradually(model, 0.1, steps=1000)     # the smallest weights, at falling density
     movement_prune(model, 0.1, steps=1000)      # the weights that training moves towards zero (Sanh et al. 2020)
-    dynamic_surgery(model, 0.1, steps=1000)     # pruned weights are trained on and may come back (Guo et al. 2016)
+    dynamic_surgery(model, 0.1, steps=1000)     # pruned weights are trained further and may come back (Guo et al. 2016)
     train.fit(model, data)
     fix_masks(model)                            # plain masks from now on
 
-Masks and the number of steps done are state of the network, so checkpoints hold them and a resumed training ends with the same bits.
+Masks and the number of steps done are state of the network, so checkpoints hold them and resumed training is bit-identical.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MaskSchedule:
     every: int
 
     def density(self, step: Tensor) -> Tensor:
-        """The density after so many steps: the cubic schedule of Zhu and Gupta (2017)."""
+        """The density after `step` steps: the cubic schedule of Zhu and Gupta (2017)."""
         if self.first == self.last:
             return asarray(self.end, dtype=float64)
         done = clip((step - self.first).astype(float64) / (self.last - self.first), 0.0, 1.0)
@@ -52,7 +52,7 @@ class MaskSchedule:
 
 
 class ScheduledMask(Mask):
-    """A mask that changes by a schedule: `revised` says how. A step is a call of the layer in training mode; where layers share the
+    """A mask that changes by a schedule, as `revised` computes. A step is a call of the layer in training mode; if layers share the
     weight, or one is called twice, each call counts."""
 
     def __init__(self, original: ArrayLike, mask: ArrayLike, schedule: MaskSchedule) -> None:
@@ -66,7 +66,7 @@ class ScheduledMask(Mask):
         self.steps.assign(self.steps + 1)
 
     def evidence(self) -> tuple[Tensor, ...]:
-        """Tensors that it looks at besides the original values."""
+        """The tensors that it uses besides the original values."""
         return ()
 
     def revised(self, mask: Tensor, original: Tensor, *evidence: Tensor) -> Tensor:
@@ -74,21 +74,21 @@ class ScheduledMask(Mask):
         raise UserError(type(self).__name__, "a scheduled mask needs a method revised(self, mask, original, steps).")
 
     def highest(self, scores: Tensor, steps: Tensor) -> Tensor:
-        """Where the highest scores are, as many as the schedule says; of equal ones the first."""
+        """A mask of the highest scores, at the scheduled density; the first of equal ones."""
         count = maximum(floor(self.schedule.density(steps) * scores.size + 0.5), 1.0).astype(int64)
         ranks = argsort(argsort(scores.reshape(-1), descending=True))
         return (ranks < count).reshape(scores.shape)
 
 
 class GradualMask(ScheduledMask):
-    """The largest weights are kept, fewer and fewer; what is pruned stays pruned."""
+    """Keeps the largest weights at a falling density; pruned weights stay pruned."""
 
     def revised(self, mask: Tensor, original: Tensor, *evidence: Tensor) -> Tensor:
         return logical_and(mask, self.highest(where(mask, abs(original), -1.0), evidence[-1]))
 
 
 class MovementMask(ScheduledMask):
-    """The weights with the highest scores are kept. The gradient of a score is weight * gradient: it falls while the weight moves to zero."""
+    """Keeps the weights with the highest scores. The gradient of a score is weight * gradient: it falls while the weight moves to zero."""
 
     def __init__(self, original: ArrayLike, mask: ArrayLike, schedule: MaskSchedule) -> None:
         super().__init__(original, mask, schedule)
@@ -108,9 +108,9 @@ class MovementMask(ScheduledMask):
 
 
 class SurgeryMask(ScheduledMask):
-    """The largest weights are kept. All are trained, pruned ones too, and come back when they have grown larger than kept ones by the margin.
+    """Keeps the largest weights. All are trained, pruned ones too, and come back when they exceed kept ones by the margin.
 
-    Guo et al. (2016) compare with two fixed thresholds; here they follow from the density, so that it is met.
+    Guo et al. (2016) compare with two fixed thresholds; here they are derived from the density, so that it is met.
     """
 
     def __init__(self, original: ArrayLike, mask: ArrayLike, schedule: MaskSchedule, margin: float) -> None:
@@ -131,7 +131,7 @@ class SurgeryMask(ScheduledMask):
 def prune_gradually(
     model: Module, density: float | dict[str, float], *, steps: int, first: int = 0, every: int = 1
 ) -> None:
-    """Prune the smallest weights of each layer while it is trained, so that this share is kept after so many steps."""
+    """Prune the smallest weights of each layer during training, to reach this density after `steps` steps."""
     for one, share, keep in _chosen("prune_gradually", model, density, first, steps, every):
         one.replace(GradualMask(_original(one), keep, MaskSchedule(float(keep.mean()), share, first, steps, every)))
 
@@ -139,7 +139,7 @@ def prune_gradually(
 def movement_prune(
     model: Module, density: float | dict[str, float], *, steps: int, first: int = 0, every: int = 1
 ) -> None:
-    """Prune the weights that training moves towards zero, so that this share is kept after so many steps. Suits fine-tuning."""
+    """Prune the weights that training moves towards zero, to reach this density after `steps` steps. Suits fine-tuning."""
     for one, share, keep in _chosen("movement_prune", model, density, first, steps, every):
         one.replace(MovementMask(_original(one), keep, MaskSchedule(float(keep.mean()), share, first, steps, every)))
 
@@ -147,7 +147,7 @@ def movement_prune(
 def dynamic_surgery(
     model: Module, density: float | dict[str, float], *, steps: int, first: int = 0, every: int = 1, margin: float = 0.1
 ) -> None:
-    """Prune the smallest weights of each layer while it is trained; pruned ones are trained on, and may come back in these steps."""
+    """Prune the smallest weights of each layer during training; pruned ones are trained further, and may come back during these steps."""
     if not 0.0 <= margin < 1.0:
         raise UserError("dynamic_surgery", f"a margin from 0 to below 1 is required, got {margin}.")
     for one, share, keep in _chosen("dynamic_surgery", model, density, first, steps, every):

@@ -1,8 +1,8 @@
-"""How much each layer can be pruned: the loss of the network with one layer pruned at a time, and densities chosen by it.
+"""Sensitivity to pruning: the loss of the network with one layer pruned at a time, and densities chosen accordingly.
 
 table = sensitivity(model, batches)         # batches (x, y) of held-out data
 print(table)
-prune(model, table.choose(0.1))             # a tenth of all weights, more from layers that need them less
+prune(model, table.choose(0.1))             # keep a tenth of all weights, fewer in less sensitive layers
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Sensitivity:
 
     whole: Scores
     rows: Mapping[str, Mapping[float, Scores]]
-    counts: Mapping[str, int]  # of numbers in each weight
+    counts: Mapping[str, int]  # number of values of each weight
 
     def choose(self, density: float) -> dict[str, float]:
-        """Densities of all weights that keep this share of all numbers, at an equal increase of the loss in every layer.
+        """Densities of all weights that keep this fraction of all values, at an equal increase of the loss in every layer.
 
-        Between two measured densities the loss is interpolated. The least density of a layer is the least measured one.
+        Between two measured densities the loss is interpolated. The lowest density of a layer is the lowest measured one.
         """
         total = sum(self.counts.values())
         least = sum(self.counts[path] * min(row) for path, row in self.rows.items()) / total
@@ -56,7 +56,7 @@ class Sensitivity:
         return {path: self._least_density(path, high) for path in self.rows}
 
     def _rise(self, path: str) -> tuple[np.ndarray, np.ndarray]:
-        """Densities upwards, and the increase of the loss at each: never less at a lower density."""
+        """Ascending densities, and the increase of the loss at each: monotonic in the density."""
         points = {**{d: scores["loss"] for d, scores in self.rows[path].items()}, 1.0: self.whole["loss"]}
         order = np.array(sorted(points))
         rise = np.maximum([points[d] - self.whole["loss"] for d in order], 0.0)
@@ -93,7 +93,7 @@ def sensitivity(
 ) -> Sensitivity:
     """Measure a network with one weight pruned at a time, at each of these densities. The network is compiled once and not changed.
 
-    `batches` are gone through once for each measurement: a loader that does not shuffle, or a list. `prepare` is that of training.
+    Each measurement iterates over `batches` once: a loader that does not shuffle, or a list. `prepare` is that of training.
     """
     if not densities or not all(0.0 < d <= 1.0 for d in densities):
         raise UserError("sensitivity", f"densities above 0 and up to 1 are required, got {list(densities)}.")
@@ -123,7 +123,7 @@ def _row(mask: Mask, densities: Sequence[float], measure: Callable[[], Scores]) 
 
 @contextmanager
 def _masked(model: Module) -> Iterator[dict[str, Mask]]:
-    """Inside, all weights have masks; those that had none are what they were afterwards."""
+    """While active, all weights have masks; weights without masks before are restored afterwards."""
     weights = weights_of(model)
     if not weights:
         raise UserError("sensitivity", f"a network with weights is required, got {type(model).__name__}.")
@@ -151,7 +151,7 @@ def _masked(model: Module) -> Iterator[dict[str, Mask]]:
 def _measurement(
     model: Module, batches: Iterable[tuple[Any, Any]], loss: Any, prepare: Callable[[Tensor], Tensor] | None
 ) -> Callable[[], Scores]:
-    """A function that measures the network as it is: one compiled step for all measurements."""
+    """A function that measures the network in its current state: one compiled step for all measurements."""
     function = find_loss(loss)
     mean, accuracy = Mean(), Accuracy()
     classes = False

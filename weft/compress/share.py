@@ -1,8 +1,8 @@
 """Weight sharing (trained quantization): the weights of a layer are clustered by k-means, and each is replaced by the centroid of its cluster.
 
-    share(model, bits=5)                        # 31 centroids a layer, and zero for what is pruned
+    share(model, bits=5)                        # 31 centroids per layer, and zero for pruned weights
 
-The centroids are parameters: training goes on, and the gradient of a centroid is the sum of the gradients of its weights.
+The centroids are parameters: training continues, and the gradient of a centroid is the sum of the gradients of its weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Start = Literal["linear", "density", "random"]
 
 
 def share(model: Module, bits: int | dict[str, int], *, start: Start = "linear", seed: int = 0) -> dict[str, int]:
-    """Give the weights of every layer 2^bits - 1 shared values besides zero, which pruned weights have; the number of values of each."""
+    """Give the weights of every layer 2^bits - 1 shared values besides zero, which pruned weights have; returns the number of values of each."""
     wanted = by_weight("share", "bits", bits, model)
     known, counts = weights_of(model), {}
     for path, width in wanted.items():
@@ -48,10 +48,10 @@ def share(model: Module, bits: int | dict[str, int], *, start: Start = "linear",
 def kmeans(
     values: np.ndarray, clusters: int, start: Start = "linear", seed: int = 0, steps: int = 100
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cluster numbers by k-means: the centroids in order, and the cluster of each number. Clusters without members are dropped.
+    """Cluster numbers by k-means: the centroids in order, and the cluster of each number. Empty clusters are dropped.
 
-    Linear start: evenly from the least to the largest, which keeps the few large weights exact, as in Deep Compression; density: evenly in rank;
-    random: from the numbers themselves.
+    Initialization: "linear" spaces centroids evenly from the minimum to the maximum, which represents the few large weights well, as in Deep Compression;
+    "density" evenly in rank; "random" picks some of the numbers.
     """
     given = np.asarray(values, np.float64).ravel()
     if given.size == 0 or not np.isfinite(given).all():
@@ -62,7 +62,7 @@ def kmeans(
     centroids = _settled(ordered, _first_centroids(ordered, clusters, start, seed), steps)
     while len(centroids) < min(
         clusters, len(np.unique(ordered))
-    ):  # a start far from all numbers is lost: used where it helps most
+    ):  # empty clusters were dropped: split those with the largest errors
         centroids = _settled(ordered, _split(ordered, centroids, clusters - len(centroids)), steps)
     members = np.empty(given.size, np.int32)
     members[order] = np.repeat(np.arange(len(centroids), dtype=np.int32), np.diff(_edges(ordered, centroids)))
@@ -70,7 +70,7 @@ def kmeans(
 
 
 def _settled(ordered: np.ndarray, centroids: np.ndarray, steps: int) -> np.ndarray:
-    """Move centroids to the means of their members until they stay; those without members are dropped."""
+    """Move centroids to the means of their members until convergence; centroids without members are dropped."""
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     for _ in range(steps):
         edges = _edges(ordered, centroids)
@@ -95,7 +95,7 @@ def _split(ordered: np.ndarray, centroids: np.ndarray, most: int) -> np.ndarray:
 
 
 def _edges(ordered: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Where the members of each cluster begin in the ordered numbers, and where the last ones end."""
+    """The index in the ordered numbers where each cluster begins, and where the last one ends."""
     inner = np.searchsorted(ordered, (centroids[1:] + centroids[:-1]) / 2)
     return np.concatenate([[0], inner, [len(ordered)]])
 

@@ -1,4 +1,4 @@
-"""How much to prune for a wanted size. Pruning and sharing without training give nearly the size of the trained result, in seconds."""
+"""Finds the density for a target size. Pruning and sharing without training predict the size of the trained result closely, in seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .pack import packed_weights
 from .prune import prune
 from .share import share
 
-POWER = 0.25  # a layer that is 16 times smaller keeps twice the share of its weights
+POWER = 0.25  # a layer that is 16 times smaller keeps twice the fraction of its weights
 LEAST = 1e-4  # density of the largest layer
 _STEPS = 10  # of the search: densities to 1 %
 
@@ -32,7 +32,7 @@ def scaled_densities(model: Module, density: float) -> dict[str, float]:
 
 
 def packed_bytes(model: Module, density: float, bits: int | None, *, half: bool = False, coder: Coder = "rans") -> int:
-    """The bytes of all tensors of a network that is pruned and shared so, without training. The network itself stays as it is."""
+    """The bytes of all tensors of a network after pruning and sharing, without training. The network itself is not changed."""
     made = copy.deepcopy(model)
     prune(made, scaled_densities(made, density))
     if bits is not None:
@@ -43,7 +43,7 @@ def packed_bytes(model: Module, density: float, bits: int | None, *, half: bool 
 def density_for(
     model: Module, size: float, bits: int | None, *, half: bool = False, coder: Coder = "rans"
 ) -> float | None:
-    """The largest density of the largest layer with which all tensors take at most `size` bytes; None if there is none.
+    """The largest density of the largest layer at which all tensors take at most `size` bytes; None if there is none.
 
     >>> from weft import nn
     >>> net = nn.Sequential(nn.Linear(200, 100), nn.Linear(100, 10))

@@ -1,4 +1,4 @@
-"""SNIP (Lee et al. 2019): prune before training. What counts is how much the loss would change without a weight, |weight * gradient|."""
+"""SNIP (Lee et al. 2019): pruning before training, by the effect of removing a weight on the loss, |weight * gradient|."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def snip(
     loss: Any = "cross_entropy",
     scope: Scope = "global",
 ) -> dict[str, float]:
-    """Mask the weights that one batch (x, y) of training data says matter least; the density of every weight afterwards."""
+    """Mask the weights that matter least on one batch (x, y) of training data; returns the density of every weight afterwards."""
     return prune_by("snip", model, density, sensitivities(model, x, y, loss=loss), scope=scope)
 
 
@@ -45,7 +45,7 @@ def sensitivities(model: Module, x: Any, y: Any, *, loss: Any = "cross_entropy")
 
 
 def _trained(one: Weight) -> Tensor:
-    """The parameter behind a weight: itself, or the original of a mask, whose gradient is zero where it is masked."""
+    """The parameter under a weight: itself, or the original of a mask, whose gradient is zero where it is masked."""
     made = one.parametrization
     found = getattr(one.layer, one.name) if made is None else vars(made).get("original")
     if not isinstance(found, Tensor):

@@ -1,11 +1,11 @@
-"""Pruned linear layers that run fast on CPUs: only the weights that are kept are stored, read and multiplied.
+"""Pruned linear layers that run fast on CPUs: only kept weights are stored, read and multiplied.
 
     prune(model, 0.1); fit(...); share(model, bits=5); fit(...)
-    print(sparse(model.eval()))                  # what each layer became, and why
+    print(sparse(model.eval()))                  # which layers were replaced, and why
 
-A product with one example is bound by the bytes of its weight, so a tenth of the weights is several times as fast. Shared weights stay one byte each: the
-codebook is looked up inside of the kernel. Whether that pays is measured here and now, on this machine, for as many examples as a batch will have. What
-is replaced is not trained any more. Convolutions stay as they are: their weights are read from the cache for every pixel, where dense vectors win.
+A product with one example is bandwidth-bound by its weight, so at density 0.1 it is several times as fast. Shared weights stay one byte each: the
+codebook is looked up inside the kernel. The speedup is measured on this machine, for the given batch size. Replaced layers
+can no longer be trained. Convolutions stay dense: their weights are read from the cache for every pixel, where dense vectors win.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .sparse_format import SparseArrays, sparse_codes, sparse_values
 
 Choice = Literal["measured", "all"]
 SECONDS, LEAST_RUNS, MOST_RUNS = 0.02, 5, 200  # of each measurement
-MARGIN = 1.1  # times as fast as the dense product: less may be noise
+MARGIN = 1.1  # required speedup over the dense product: less may be noise
 
 
 class SparseLinear(Module):
@@ -64,7 +64,7 @@ class SparseLinear(Module):
 
 @dataclass(frozen=True)
 class SparseLayer:
-    """What became of a linear layer. Bytes are those of the weight that a product reads, times in microseconds (0: not measured)."""
+    """The result for one linear layer. Bytes are those of the weight that a product reads, times in microseconds (0: not measured)."""
 
     name: str
     outputs: int
@@ -85,7 +85,7 @@ class SparseLayer:
 
 @dataclass(frozen=True)
 class SparseReport:
-    """The linear layers of a network: which of them became sparse; printed, it is a table."""
+    """The linear layers of a network, and which of them became sparse; printed, it is a table."""
 
     layers: tuple[SparseLayer, ...]
     batch: int
@@ -99,7 +99,7 @@ class SparseReport:
         return table_text([titles, *(_cells(layer) for layer in self.layers), self._totals()])
 
     def _totals(self) -> list[str]:
-        """What products read and take before, and now."""
+        """Total bytes and times of products, before and after."""
         before, now = (sum(layer.dense_bytes for layer in self.layers), sum(_now(layer)[0] for layer in self.layers))
         dense, after = (sum(layer.dense_time for layer in self.layers), sum(_now(layer)[1] for layer in self.layers))
         times = [f"{dense:.0f}", f"{after:.0f}", f"{dense / after:.1f}x"] if after else [""] * 3
@@ -108,10 +108,10 @@ class SparseReport:
 
 
 def sparse(model: Module, *, batch: int = 1, choose: Choice = "measured", skip: Sequence[str] = ()) -> SparseReport:
-    """Replace linear layers whose weights are mostly 0 by sparse ones, in place; what became of each.
+    """Replace linear layers whose weights are mostly 0 by sparse ones, in place; returns a report.
 
-    `choose`: "measured" replaces a layer if the sparse weight is smaller than the dense one, and its product with so many examples (`batch`) at least 1.1 times
-    as fast, measured on the current device; "all" replaces every linear layer that has a weight of 0. Layers in `skip`, by path, stay as they are.
+    `choose`: "measured" replaces a layer if the sparse weight is smaller than the dense one, and its product with `batch` examples at least 1.1 times
+    as fast, measured on the current device; "all" replaces every linear layer that has a weight of 0. Layers in `skip`, by path, stay unchanged.
 
     >>> from weft import compress, nn
     >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)).eval()
@@ -150,7 +150,7 @@ def _made(layer: Linear) -> SparseLinear:
 
 
 def _compared(path: str, layer: Linear, made: SparseLinear, batch: int, choose: Choice) -> SparseLayer:
-    """What both forms of a layer read and take, and which of them is chosen."""
+    """The bytes and times of both forms of a layer, and the choice between them."""
     weight = layer.weight.detach().realize()
     outputs, inputs = weight.shape
     tensors = [t for t in (made.values, made.columns, made.starts, made.codes) if t is not None]
@@ -175,9 +175,9 @@ def _compared(path: str, layer: Linear, made: SparseLinear, batch: int, choose: 
 
 
 def _times(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[float]:
-    """The least seconds of each function, measured in turns."""
+    """The minimum time of each function in seconds, measured in turns."""
     compiled = [jit(f) for f in functions]
-    for f in (*compiled, *compiled):  # the second time as every time after it
+    for f in (*compiled, *compiled):  # warm-up: the second call is like all later ones
         f(x).numpy()
     found: list[list[float]] = [[] for _ in functions]
     end = time.perf_counter() + SECONDS * len(functions)

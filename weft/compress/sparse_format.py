@@ -1,7 +1,7 @@
-"""Weights in the form that `weft.sparse_matmul` reads: those that are kept, row by row, in blocks of columns.
+"""The sparse format of `weft.sparse_matmul`: kept weights, row by row, in blocks of columns.
 
-Kernels multiply STEP weights in an iteration. Rows are filled up to whole iterations with weights of zero, unless they are so short that this would
-cost more than the rest of an iteration that is left: then kernels multiply the rest one by one.
+Kernels multiply STEP weights per iteration. Rows are padded with zeros to whole iterations, unless they are so short that padding would
+cost more than the remainder: then kernels multiply the remainder one by one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from ..errors import UserError
 from ..ops.sparse import MOST_CODES
 
-STEP = 16  # weights of an iteration
-BLOCK = 12800  # most columns of a block: few enough for an L1 cache of 64 KB, as every block costs a loop for each row
-FILLED = 4  # iterations that a row must have on average to be filled up
+STEP = 16  # weights per iteration
+BLOCK = 12800  # maximum columns of a block: they fit an L1 cache of 64 KB; every block costs a loop per row
+FILLED = 4  # mean iterations per row from which rows are padded
 
 
 class SparseArrays(NamedTuple):
@@ -29,7 +29,7 @@ class SparseArrays(NamedTuple):
 
     @property
     def tensors(self) -> list[np.ndarray]:
-        """What `sparse_matmul` takes after x."""
+        """The arguments of `sparse_matmul` after x."""
         return [self.values, self.columns, self.starts, *([] if self.codes is None else [self.codes])]
 
     @property
@@ -39,13 +39,13 @@ class SparseArrays(NamedTuple):
 
 
 def sparse_values(weight: np.ndarray, most: int = BLOCK) -> SparseArrays:
-    """A weight (outputs, inputs) by its values that are not 0."""
+    """A weight (outputs, inputs) by its nonzero values."""
     entries = _Entries(weight != 0, most)
     return SparseArrays(entries.listed(weight, 0), entries.columns, entries.starts, None, entries.block)
 
 
 def sparse_codes(codebook: np.ndarray, codes: np.ndarray, most: int = BLOCK) -> SparseArrays:
-    """A weight by a codebook of up to 255 values and codes (outputs, inputs): 0 is the weight 0, i the value i - 1."""
+    """A weight by a codebook of up to 255 values and codes (outputs, inputs): code 0 is the weight 0, code i is value i - 1."""
     assert len(codebook) < MOST_CODES
     entries = _Entries(codes != 0, most)
     listed = entries.listed((codes - 1).astype(np.uint8), len(codebook))  # a code beyond the codebook is 0
@@ -53,7 +53,7 @@ def sparse_codes(codebook: np.ndarray, codes: np.ndarray, most: int = BLOCK) -> 
 
 
 class _Entries:
-    """Where the kept weights are in the list, by block, row and column."""
+    """The positions of kept weights in the list, by block, row and column."""
 
     def __init__(self, kept: np.ndarray, most: int) -> None:
         outputs, inputs = kept.shape
@@ -74,12 +74,12 @@ class _Entries:
         self.weights = row % max(1, outputs), row // max(1, outputs) * block + column
         if edges[-1] > np.iinfo(np.int32).max:
             raise UserError("sparse", f"up to 2^31 - 1 kept weights of a layer are possible, got {edges[-1]}.")
-        self.columns = np.full(edges[-1], block, np.uint16)  # fillers read an input that is 0
+        self.columns = np.full(edges[-1], block, np.uint16)  # padding reads an input that is 0
         self.columns[self.place] = column
         self.starts = np.stack([edges[b * outputs : (b + 1) * outputs + 1] for b in range(blocks)]).astype(np.int32)
 
     def listed(self, weight: np.ndarray, filler: float) -> np.ndarray:
-        """What the kept weights have in a matrix, in the order of the list."""
+        """The entries of a matrix at the kept weights, in the order of the list."""
         found = np.full(len(self.columns), filler, weight.dtype)
         found[self.place] = weight[self.weights]
         return found

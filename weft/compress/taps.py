@@ -1,10 +1,10 @@
 """Modules on the inputs and results of layers: a layer computes after(layer(before(x))).
 
     tap(layer, before=FakeQuantize(grid))       # its input is quantized, in every call
-    untap(layer)                                # as it was
+    untap(layer)                                # restores it
 
-As with `parametrize`, the class of the layer is replaced by a subclass. The layer keeps its place, its name and the names of its parameters, so it works in any
-network, whether its parent is a Sequential, a functional model or a module with a forward of its own.
+As with `parametrize`, the class of the layer is replaced by a subclass. The layer keeps its path, its name and the names of its parameters, so it works in any
+network, whether its parent is a Sequential, a functional model or a module with its own `forward`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEFORE, AFTER = "input_quantizer", "output_quantizer"
 
 
 def tap(layer: Module, *, before: Module | None = None, after: Module | None = None) -> None:
-    """Apply a module to the input of a layer, or to its result. A module that is there already is replaced."""
+    """Apply a module to the input of a layer, or to its result. An existing one is replaced."""
     for name, module in ((BEFORE, before), (AFTER, after)):
         if module is not None:
             setattr(layer, name, module)
@@ -53,7 +53,7 @@ _classes: dict[type[Module], type[Module]] = {}
 
 
 def _tapped(plain: type[Module]) -> type[Module]:
-    """The class with taps. It is named like the layer, so that printing stays as it was."""
+    """The class with taps. It has the name of the layer's class, so that printing is unchanged."""
     if plain not in _classes:
 
         def forward(self: Module, x: Any, *args: Any, **kwargs: Any) -> Any:

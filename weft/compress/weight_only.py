@@ -1,9 +1,9 @@
-"""Weights of 8 or 4 bits with float activations, for transformers: memory is what bounds them, and activations are hard to quantize.
+"""Weight-only quantization to 8 or 4 bits, for transformers: they are bandwidth-bound, and activations are hard to quantize.
 
     weight_only(model, bits=4, group=64)
 
-The integers are stored, two to a byte for 4 bits, with a scale for each group of inputs of a row. The weight is computed from them when it is used, on GPUs inside of
-products with up to 64 rows; it is not trained any more.
+The integers are stored, two to a byte for 4 bits, with a scale per group of inputs of a row. The weight is dequantized on use, on GPUs inside
+products with up to 64 rows; it can no longer be trained.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class GroupedWeight(Parametrization):
 def weight_only(
     model: Module, bits: int = 8, *, group: int | None = None, embeddings: bool = False, skip: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Store the weights of all linear layers (and embeddings) in 8 or 4 bits, in place; the bytes of each by path.
+    """Store the weights of all linear layers (and embeddings) in 8 or 4 bits, in place; returns the bytes of each by path.
 
-    A weight that layers share stays shared, and is listed at the first of them.
+    A weight that layers share stays shared, and is listed under the first of them.
     `group` is the number of inputs that share a scale: it must divide those of each layer; by default, all of a row for 8 bits and 32 for 4 bits.
     """
     if bits not in (4, 8):

@@ -1,4 +1,4 @@
-"""Time, bytes, joules and dollars of networks: described machines, and the energy of operations and of moving data."""
+"""Time, memory, energy and cost of networks: profiles, described machines, and models of the energy of operations and data movement."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -1,19 +1,19 @@
-"""What bounds a kernel, and what would help: the roofline read for people."""
+"""What bounds a kernel, and what would help: an interpretation of the roofline."""
 
 from __future__ import annotations
 
 from ..records import dataclass
 from ..runtime.facts import Roofline
 
-SHORT = 3e-6  # seconds: below, starting a kernel takes longer than its work
-NEAR = 0.7  # of the roof: little is left to gain
+SHORT = 3e-6  # seconds: below, launch overhead exceeds the work
+NEAR = 0.7  # fraction of the roof above which there is little to gain
 FAR = 0.25
-IDLE = 0.5  # of the threads' time: more of it is spent waiting than working
+IDLE = 0.5  # fraction of the threads' time above which load imbalance dominates
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What limits a kernel: "compute", "memory", "launch" or "waiting" (of threads for the slowest), and advice."""
+    """What limits a kernel: "compute", "memory", "launch" or "waiting" (load imbalance of threads), and advice."""
 
     limit: str
     advice: str
@@ -29,7 +29,7 @@ def bound_of(
     roof: Roofline,
     waiting: float = 0.0,
 ) -> Bound:
-    """What limits a kernel that takes so long for so much work, while its threads wait for a share of the time."""
+    """What limits a kernel, given its time, operations, bytes, roofline time, and the fraction of time in which its threads wait."""
     if seconds < SHORT and least < FAR * seconds:
         return Bound("launch", "A larger batch, or fewer and larger layers: starting it takes longer than its work.")
     if waiting > IDLE and least < FAR * seconds:

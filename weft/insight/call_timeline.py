@@ -1,8 +1,8 @@
-"""One call of a trace as rows of boxes, for pages: what each thread and each GPU stream did from its begin to its end.
+"""One call of a trace as rows of boxes, for pages: what each thread and each GPU stream did from start to end.
 
     timeline = call_timeline(json.loads(path.read_text()))
 
-Of the recorded calls the shortest one is shown, which other programs disturbed least.
+The shortest recorded call is shown, which other programs disturbed least.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..records import dataclass
 from .profile_text import amount, duration
 
-NARROWEST = 0.0005  # of the width: boxes below are left out
+NARROWEST = 0.0005  # fraction of the width: narrower boxes are left out
 SHOWN = (
     "phase",
     "layer",
@@ -23,16 +23,16 @@ SHOWN = (
     "wait",
     "compile",
     "interpret",
-)  # categories that have a box, beside those of the user
+)  # categories that have a box, besides user annotations
 
 
 @dataclass(frozen=True)
 class TimelineBox:
-    """A slice of time. Left and width are shares of the call."""
+    """A slice of time. Left and width are fractions of the call."""
 
     left: float
     width: float
-    depth: int  # 0: on top
+    depth: int  # 0: top level
     name: str
     category: str
     layer: str  # that it belongs to; empty: none
@@ -41,7 +41,7 @@ class TimelineBox:
 
 @dataclass(frozen=True)
 class TimelineLane:
-    """A thread or a stream, with boxes that stand below one another where they nest."""
+    """A thread or a stream, with its boxes; nested boxes are stacked."""
 
     name: str
     boxes: tuple[TimelineBox, ...]
@@ -53,22 +53,22 @@ class TimelineLane:
 
 @dataclass(frozen=True)
 class CallTimeline:
-    """See the head of this file."""
+    """The timeline of one call; see the top of this file."""
 
     title: str
     seconds: float
     lanes: tuple[TimelineLane, ...]
-    dropped: int  # slices that are too short to be seen
+    dropped: int  # slices that are too short to draw
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Those that have a box, in the order in which they begin."""
+        """The layers that have a box, in the order in which they begin."""
         boxes = sorted((box for lane in self.lanes for box in lane.boxes if box.layer), key=lambda box: box.left)
         return tuple(dict.fromkeys(box.layer for box in boxes))
 
 
 def call_timeline(content: Mapping[str, Any]) -> CallTimeline | None:
-    """The shortest recorded call of a trace (see trace_file.py), or all of it if no call was annotated; None if there is nothing.
+    """The shortest recorded call of a trace (see trace_file.py), or the whole trace if no call was annotated; None if it is empty.
 
     >>> slice = {"ph": "X", "pid": 1, "tid": 1, "cat": "kernel", "args": {"layer": "conv"}}
     >>> events = [slice | {"name": "a", "ts": 0, "dur": 3}, slice | {"name": "b", "ts": 3, "dur": 1}]
@@ -100,7 +100,7 @@ def _lanes(events: Iterable[Mapping[str, Any]], slices: Sequence[Mapping[str, An
 
 
 def _boxes(slices: Sequence[Mapping[str, Any]], begin: float, end: float) -> Iterable[TimelineBox]:
-    open_until: list[float] = []  # ends of the slices that the next one may be inside of
+    open_until: list[float] = []  # ends of the slices that may contain the next one
     for one in sorted(slices, key=lambda one: (one["ts"], -one["dur"])):
         last = one["ts"] + one["dur"]
         while open_until and open_until[-1] < last - 1e-6:

@@ -1,4 +1,4 @@
-"""The time of whole calls, as a caller sees them: from the call to the result in host memory; the energy of calls in a row; their timeline."""
+"""The latency of whole calls, from the call to the result in host memory; the energy of back-to-back calls; their timeline."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .profile_record import CallTimes
 from .trace_file import annotate, recording
 
 WARMUP, CALLS, FEWEST = 20, 200, 5
-LONGEST = 20.0  # seconds of calls, unless their number is given
-ENERGY_SECONDS = 1.0  # of calls whose energy is measured: counters are slow
-RECORDED = 5  # calls of a timeline, on each device
-TELL = 0.5  # seconds between two reports of progress
+LONGEST = 20.0  # seconds of all calls, unless their number is given
+ENERGY_SECONDS = 1.0  # length of an energy measurement: counters update slowly
+RECORDED = 5  # calls in a timeline, on each device
+TELL = 0.5  # seconds between two progress reports
 
 
 def call_times(
     function: Callable[..., Any], args: Sequence[Any], calls: int | None = None, told: Callable[[int, int], None] = lambda done, total: None
 ) -> CallTimes:  # fmt: skip
-    """Time calls after some to warm up. Without `calls` it is 200, or fewer if they would take longer than 20 seconds.
+    """Time calls after a warm-up. By default 200 calls, or fewer if they would take longer than 20 seconds.
 
     >>> call_times(lambda x: x, (1,), calls=3).calls
     3
@@ -43,7 +43,7 @@ def call_times(
 def calls_in_a_row(
     function: Callable[..., Any], args: Sequence[Any], calls: int, device: Device, idle_watts: float | None = None
 ) -> tuple[float, EnergyReading]:
-    """The seconds of so many calls, which a GPU queues, and what its energy counter shows."""
+    """The seconds of back-to-back calls, which a GPU queues, and the reading of its energy counter."""
     with measured_energy(device, idle_watts=idle_watts) as used:
         begin = time.perf_counter()
         for _ in range(calls):
@@ -56,7 +56,7 @@ def calls_in_a_row(
 def measured_joules(
     function: Callable[..., Any], args: Sequence[Any], device: Device, expected: float
 ) -> tuple[float | None, str]:
-    """The energy of a call that takes about so many seconds, and its source; without a counter None, and why.
+    """The energy of a call that takes about `expected` seconds, and its source; without a counter None, and the reason.
 
     Calls run only if there is a counter.
     """
@@ -70,7 +70,7 @@ def measured_joules(
 
 
 def recorded_calls(steps: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]]) -> Timeline:
-    """The timeline of some calls of a function on each device, by its name. A call before them compiles what is recorded."""
+    """The timeline of some calls of a function on each device, by its name. A warm-up call compiles the recorded programs."""
     for device, (function, args) in steps.items():
         with knobs.set(device=device), recording():
             wait_for(function(*args))
@@ -102,7 +102,7 @@ def _measured(
 
 
 def wait_for(result: Any) -> None:
-    """Until the result is in host memory: a GPU works on after a call has returned."""
+    """Wait until the result is in host memory: a GPU still works after a call has returned."""
     for leaf in flatten(result)[0]:
         if isinstance(leaf, Tensor):
             leaf.numpy()

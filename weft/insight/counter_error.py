@@ -1,5 +1,5 @@
-"""The error of counters that do not answer."""
+"""The error of energy counters that are not available."""
 
 
 class CounterError(Exception):
-    """A counter does not answer: the text says why."""
+    """A counter is not available: the text says why."""

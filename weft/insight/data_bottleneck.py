@@ -1,6 +1,6 @@
-"""Is data the bottleneck? The times of the stages from disk to the updated network, which stage limits, and how many workers would help.
+"""Is data loading the bottleneck? The times of the stages from disk to the updated network, the limiting stage, and how many workers would help.
 
-Stages of a loader's threads (read, decode, collate) overlap with the step; those of the step (copy, augment, compute) follow each other.
+Stages of a loader's threads (read, decode, collate) overlap with the step; those of the step (copy, augment, compute) run in sequence.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ..records import dataclass
 from .profile_text import duration, table
 
 LOADING, STEP = "loader", "step"
-NEGLIGIBLE = 0.05  # share of time
-SLOWER = 1.15  # of the slower one: from here on, loader and step in parallel take each other's cores
+NEGLIGIBLE = 0.05  # fraction of the time
+SLOWER = 1.15  # times the slower of the two: above, loader and step compete for cores
 ADVICE = {
     "read": "Faster storage, more memory for the page cache, or smaller stored images.",
     "decode": "Store decoded images (weft dataset create ... store=arrays), or smaller ones.",
@@ -27,7 +27,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class StageTime:
-    """Seconds of a stage for one batch; `part` is the loader or the step."""
+    """Seconds of a stage per batch; `part` is the loader or the step."""
 
     name: str
     part: str
@@ -36,20 +36,20 @@ class StageTime:
 
 @dataclass(frozen=True)
 class DataBottleneck:
-    """What was measured, in seconds a batch. `print` it, or read `limit` and `workers_needed`."""
+    """The measurements, in seconds per batch. `print` it, or read `limit` and `workers_needed`."""
 
     batch: int
     workers: int
     cores: int
     stages: tuple[StageTime, ...]
     loader: Mapping[int, float]  # the loader alone, by the number of workers
-    step: float  # alone, on one batch that stays
+    step: float  # alone, on one batch in memory
     both: float  # the step on the batches of the loader, with `workers`
     where: str = ""
     notes: tuple[str, ...] = ()
 
     def loader_seconds(self, workers: int) -> float:
-        """The loader alone with so many workers: measured, or between the measured numbers by throughput."""
+        """The time of the loader alone with `workers` workers: measured, or interpolated by throughput."""
         if workers in self.loader:
             return self.loader[workers]
         known = sorted(count for count in self.loader if count)
@@ -62,12 +62,12 @@ class DataBottleneck:
 
     @property
     def waiting(self) -> float:
-        """The share of time that the step is not computing but waits for data."""
+        """The fraction of time in which the step waits for data."""
         return max(0.0, 1.0 - self.step / self.both)
 
     @property
     def verdict(self) -> str:
-        """What limits: "data" (loading takes longer than the step), "step", or "cores" (each alone would be faster)."""
+        """The limit: "data" (loading takes longer than the step), "step", or "cores" (each alone would be faster)."""
         load = self.loader_seconds(self.workers)
         if self.workers > 0 and self.both > SLOWER * max(self.step, load):
             return "cores"
@@ -75,18 +75,18 @@ class DataBottleneck:
 
     @property
     def limit(self) -> str:
-        """The stage that limits: the longest of the loader or of the step, or of all where they share the cores."""
+        """The limiting stage: the longest of the loader or of the step, or of all where they compete for cores."""
         parts = {"data": (LOADING,), "step": (STEP,), "cores": (LOADING, STEP)}[self.verdict]
         return max((one for one in self.stages if one.part in parts), key=lambda one: one.seconds).name
 
     @property
     def workers_needed(self) -> int | None:
-        """The fewest workers whose loader, alone, keeps up with the step; None if not even one for each core does."""
+        """The fewest workers with which the loader alone keeps up with the step; None if even one per core does not."""
         counts = range(1, max([1, self.cores, *self.loader]) + 1)
         return next((count for count in counts if self.loader_seconds(count) <= self.step), None)
 
     def advice(self) -> str:
-        """What would help, in words."""
+        """Advice on what would help."""
         needed, text = self.workers_needed, ADVICE[self.limit]
         if self.verdict == "cores":
             slower = f"{duration(self.both)} together, {duration(self.loader_seconds(self.workers))} and {duration(self.step)} alone"

@@ -25,10 +25,10 @@ from .data_bottleneck import LOADING, STEP, DataBottleneck, StageTime
 from .readable_examples import READ_ERRORS, ReadableExamples
 
 SECONDS = 1.0  # for each measurement
-LEAST = 3  # calls of each measurement
+LEAST = 3  # minimum calls of each measurement
 STAGE_BATCHES = 8  # batches whose stages are timed one by one
 PREFETCH = 2  # the loader's default
-NAMED = 5  # unreadable examples that are named
+NAMED = 5  # unreadable examples that are listed
 Step = Callable[[Any, Any], Any]
 Clock = Callable[[], float]
 
@@ -46,11 +46,11 @@ def data_bottleneck(
     seconds: float = SECONDS,
     clock: Clock = time.perf_counter,
 ) -> DataBottleneck:
-    """Measure whether loading data or computing limits a training, and which stage of it.
+    """Measure whether data loading or computation limits training, and which stage of it.
 
     `step` is called with arrays (x, y) and really trains. `prepare` is the part of it that resizes and augments, to be timed alone.
-    `stages` split the loading of a dataset of your own; the first takes indices, the last gives the inputs. `cold` reads files from
-    the disk: they are dropped from the page cache at the beginning of each measurement and of each epoch.
+    `stages` split the loading of a custom dataset; the first takes indices, the last returns the inputs. `cold` reads files from
+    disk: they are dropped from the page cache at the beginning of each measurement and of each epoch.
     """
     if len(dataset) == 0:
         raise UserError("data_bottleneck", "a dataset with at least one example is required, got an empty one.")
@@ -70,7 +70,7 @@ def data_bottleneck(
 
 
 def worker_counts(workers: int, cores: int) -> list[int]:
-    """The numbers of workers that are measured: the given one, and powers of two up to the cores.
+    """The numbers of workers to measure: the given one, and powers of two up to the cores.
 
     >>> worker_counts(0, 6), worker_counts(3, 2)
     ([0, 1, 2, 4, 6], [1, 2, 3])
@@ -80,13 +80,13 @@ def worker_counts(workers: int, cores: int) -> list[int]:
 
 
 def ahead(workers: int) -> int:
-    """Batches that a loader has prepared when the first one is asked for, and that one: they do not show how fast it is."""
+    """Batches to skip: the prefetched ones and the first, which do not show the throughput of a loader."""
     return max(PREFETCH, workers) + 1 if workers else 1
 
 
 @dataclass
 class _Source:
-    """Batches of a dataset without end. Examples that cannot be read are noted, and others stand in for them."""
+    """An endless stream of batches. Unreadable examples are recorded, and replaced by others."""
 
     dataset: IndexableDataset
     batch: int
@@ -118,14 +118,14 @@ class _Source:
         return taken
 
     def per_call(self, call: Callable[[], Any], warm: int = 1) -> float:
-        """Seconds a call, over calls for as long as a measurement takes, after a few that warm up."""
+        """Seconds per call, over calls for the length of a measurement, after a warm-up."""
         for _ in range(warm):
             _wait(call())
         calls, start, result = 0, self.clock(), None
         while calls < LEAST or self.clock() - start < self.seconds:
             result = call()
             calls += 1
-        _wait(result)  # a GPU may be behind
+        _wait(result)  # a GPU may still be working
         return (self.clock() - start) / calls
 
     def notes(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def stage_times(
     clock: Clock,
     on_error: Callable[[np.ndarray], Any] = lambda indices: None,
 ) -> list[StageTime]:
-    """The median seconds of each stage. A batch that fails is given to `on_error`, and does not count."""
+    """The median seconds of each stage. A batch that fails is passed to `on_error`, and does not count."""
     found: dict[str, list[float]] = {name: [] for name, _ in stages}
     for indices in batches:
         value, taken = indices, {}
@@ -177,9 +177,9 @@ def stage_times(
 
 
 def _step_times(source: _Source, alone: float, step: Step, prepare: Module | None, given: Pair) -> list[StageTime]:
-    """Copy and augmentation measured apart; computing is the rest of the step."""
+    """Copy and augmentation are measured separately; computing is the rest of the step."""
     x, y = given
-    copy = 0.0  # arrays of the host are used where they are
+    copy = 0.0  # host arrays are used in place
     resident = alone
     if device().free_memory() is not None:
         on_device = asarray(x).realize(), asarray(y).realize()

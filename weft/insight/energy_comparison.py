@@ -1,8 +1,8 @@
-"""The modelled energy of a network in several forms, side by side: number formats, int8, sparse and shared weights. What moved?
+"""Compares the modelled energy of a network in several forms: number formats, int8, sparse and shared weights, and where the energy changed.
 
     print(energy_comparison(model, x))
 
-A form is either a program of its own, whose kernels are counted, or the float32 program with narrower values where weft has no such program.
+A form is either a separate program, whose kernels are counted, or the float32 program with narrower values where weft has no such program.
 Every row says which. Energy is modelled (see `weft.insight.energy`); it does not depend on values, so the network need not be trained.
 """
 
@@ -23,7 +23,7 @@ from .profile import ProgramProfile, profile
 from .profile_text import amount, cut, table
 
 GROUPS = {"arithmetic": "arithmetic", "register": "registers", CACHE: "cache", "dram": "DRAM"}
-SMALL = 0.005  # of the energy: causes with less are not named
+SMALL = 0.005  # fraction of the energy: smaller causes are not listed
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EnergyForm:
 
     @property
     def by_group(self) -> dict[str, float]:
-        """Joules of arithmetic in all formats, registers, the last cache and DRAM."""
+        """Joules of arithmetic in all formats, registers, the last-level cache and DRAM."""
         found = dict.fromkeys(GROUPS, 0.0)
         for cause, joules in self.by_cause.items():
             found[cause if cause in LEVELS else "arithmetic"] += joules
@@ -55,7 +55,7 @@ class EnergyForm:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The formats it computes in, those with the most energy first."""
+        """The formats it computes in, in descending order of energy."""
         found: dict[str, float] = {}
         for cause, joules in self.by_cause.items():
             if cause not in LEVELS:
@@ -67,13 +67,13 @@ class EnergyForm:
 
 @dataclass(frozen=True)
 class EnergyComparison:
-    """Forms of a network; the others are compared with the first. `print` it."""
+    """Forms of a network, compared with the first. `print` it."""
 
     forms: tuple[EnergyForm, ...]
     node_nm: float
     cache_bytes: float
     title: str = ""  # of the network
-    left_out: tuple[str, ...] = ()  # forms that the network has not, and why
+    left_out: tuple[str, ...] = ()  # forms that the network does not have, and why
 
     def __getitem__(self, name: str) -> EnergyForm:
         known = {form.name: form for form in self.forms}
@@ -82,13 +82,13 @@ class EnergyComparison:
         return known[name]
 
     def moved(self, name: str) -> dict[str, float]:
-        """How many joules each cause changed from the first form to this one, the largest changes first."""
+        """The change of each cause in joules from the first form to this one, the largest changes first."""
         before, after = self.forms[0].by_group, self[name].by_group
         changes = {group: after[group] - before[group] for group in GROUPS}
         return dict(sorted(changes.items(), key=lambda item: -abs(item[1])))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it."""
+        """The comparison as JSON values."""
         rows = [
             {
                 "name": form.name, "joules": form.joules, "own_program": form.own_program, "formats": form.formats, "note": form.note,
@@ -107,7 +107,7 @@ class EnergyComparison:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> EnergyComparison:
-        """The comparison that `to_dict` has described; RunError if something is missing."""
+        """The comparison that `to_dict` wrote; RunError if something is missing."""
         try:
             forms = tuple(
                 EnergyForm(
@@ -125,7 +125,7 @@ class EnergyComparison:
             raise RunError("energy_comparison", f"a comparison of forms is damaged: {error}.") from None
 
     def text(self, rows: int = 40) -> str:
-        """Tables of the forms and of their layers, at most so many, and what moved."""
+        """Tables of the forms and of their layers, at most `rows` of them, and the changes."""
         return "\n\n".join(
             [*filter(None, [self.title]), self._forms(), self._changes(), self._layers(rows), self._notes()]
         )
@@ -181,7 +181,7 @@ def energy_comparison(
     node_nm: float = 45,
     against: Mapping[str, ProgramProfile] | None = None,
 ) -> EnergyComparison:
-    """Compare the modelled energy of a call of a network in several forms; the network stays as it is.
+    """Compare the modelled energy of a call of a network in several forms; the network is not changed.
 
     `forms`: a number format (float32, float16, bfloat16, fixed point such as q7.8), int8, `sparse` (pruned to `density`), `shared` (pruned, weights
     shared by 5 bits) or `int4 weights`. `against` are profiles of other networks to show beside them, such as a compressed one.
@@ -209,7 +209,7 @@ def energy_comparison(
 
 
 def energy_by_layer(found: ProgramProfile) -> dict[str, dict[str, float]]:
-    """The modelled joules of each cause, by layer. A kernel of several layers counts for each by its share of the work."""
+    """The modelled joules of each cause, by layer. The energy of a kernel of several layers is divided by their share of the work."""
     layers: dict[str, dict[str, float]] = {}
     cache = found.cache
     for kernel in found.kernels:

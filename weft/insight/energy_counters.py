@@ -5,9 +5,9 @@
             step(x)
     print(used)     # 41.2 J in 1.2 s, 34.3 W (RAPL: package-0, dram; idle power is included)
 
-A GPU has a counter of the whole board (NVML, since Volta). Processors of Intel and AMD count the joules of each package and of its
-memory (RAPL); Linux shows them under /sys/class/powercap, most often to the administrator only, and by perf, where that is allowed. Where there is
-no counter, or it stops answering, `joules` is None and `note` says why: whatever was computed is not disturbed.
+A GPU has a counter for the whole board (NVML, since Volta). Processors of Intel and AMD count the joules of each package and of its
+memory (RAPL); Linux exposes them under /sys/class/powercap, most often to the administrator only, and by perf, where that is allowed. Where there is
+no counter, or it fails, `joules` is None and `note` says why: the computation itself is not disturbed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .counter_error import CounterError
 from .perf_energy import PMU, PerfCounter
 
 POWERCAP = Path("/sys/class/powercap")
-SHORTEST = 0.2  # seconds: counters of GPUs move every tenth of a second or so
+SHORTEST = 0.2  # seconds: GPU counters update about every tenth of a second
 IDLE_SECONDS = 1.0  # in which idle power is measured
 
 
@@ -36,18 +36,18 @@ class EnergyCounter(Protocol):
     source: str
 
     def read(self) -> tuple[int, ...]:
-        """What it shows now, in its own units; raises CounterError."""
+        """The current reading, in its own units; raises CounterError."""
 
     def joules(self, before: tuple[int, ...], after: tuple[int, ...]) -> float:
         """The energy between two readings."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
 @dataclass
 class EnergyReading:
-    """The energy of a `with measured_energy()`; complete when that is left.
+    """The energy used inside `with measured_energy()`; complete on exit.
 
     >>> print(EnergyReading(12.0, 3.0, "RAPL: package-0"))
     12 J in 3 s, 4 W (RAPL: package-0; idle power is included)
@@ -56,7 +56,7 @@ class EnergyReading:
     joules: float | None = None  # None: not measured; `note` says why
     seconds: float = 0.0
     source: str = ""
-    idle_watts: float | None = None  # that were subtracted; None: nothing was
+    idle_watts: float | None = None  # that was subtracted; None: nothing was
     note: str = ""
 
     @property
@@ -77,7 +77,7 @@ class EnergyReading:
 
 @contextmanager
 def measured_energy(device: Device | None = None, *, idle_watts: float | None = None) -> Iterator[EnergyReading]:
-    """Measure the energy that a device uses inside of the `with`; `idle_watts` (see `idle_power`) are subtracted.
+    """Measure the energy that a device uses inside the `with`; `idle_watts` (see `idle_power`) is subtracted.
 
     >>> with measured_energy() as used:
     ...     work = sum(range(1000))
@@ -119,7 +119,7 @@ def _asked(counter: EnergyCounter, found: EnergyReading) -> tuple[int, ...] | No
 
 
 def idle_power(device: Device | None = None, seconds: float = IDLE_SECONDS) -> float | None:
-    """The watts that a device takes while this process waits; None without a counter. Other programs should be quiet, too."""
+    """The power of a device in watts while this process is idle; None without a counter. Other programs should be idle, too."""
     with measured_energy(device) as used:
         time.sleep(seconds)
     return used.watts
@@ -162,16 +162,16 @@ class NvmlCounter:
             raise CounterError(f"the energy counter of the GPU cannot be read: {error}") from None
 
     def joules(self, before: tuple[int, ...], after: tuple[int, ...]) -> float:
-        return (after[0] - before[0]) / 1e3  # it counts millijoules
+        return (after[0] - before[0]) / 1e3  # the counter is in millijoules
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
 
 
 class RaplCounter:
-    """The energy of all packages of this machine and of their memory, as Linux shows it.
+    """The energy of all packages of this machine and of their memory, as exposed by Linux.
 
-    Counters begin again at 0 after `max_energy_range_uj`, some minutes at full power: one such turn between two readings is seen.
+    Counters wrap around at `max_energy_range_uj`, after some minutes at full power: one wrap-around between two readings is handled.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""How much a kernel does, in the terms of the energy model: operations by format, bytes by level of memory.
+"""Operation and byte counts of a kernel for the energy model: operations by format, bytes by memory level.
 
-The cache model knows sizes, not addresses:
+The cache model considers sizes, not addresses:
 
 - Operands and accumulators of an operation are in registers.
-- Values that live within a call (activations) come from the last cache if all that are in use fit into it, and from DRAM otherwise.
-- What outlives a call (parameters, packed weights, arguments) comes from the last cache if it was still there from the call before: if all
-  that a call reads of it fits, beside the activations. Otherwise each call reads it from DRAM.
+- Values that live within a call (activations) come from the last-level cache if the working set fits into it, and from DRAM otherwise.
+- Values that outlive a call (parameters, packed weights, arguments) come from the last-level cache if they are still there from the previous call:
+  if all of them that a call reads fit together with the activations. Otherwise each call reads them from DRAM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .energy_model import SIGNIFICANDS, Counts, integer_bits
 from .layer_profile import KernelProfile
 from .machines import machine_like
 
-CACHE = "l3"  # the last cache, as the table of energies calls it
+CACHE = "l3"  # the last-level cache, as the table of energies calls it
 ACCUMULATOR = "int32"  # of products of integers
 WIDTHS = {"float64": 64, "float32": 32, "tf32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3": 8, "float8_e5m2": 8}
 PRODUCTS = (
@@ -33,21 +33,21 @@ PRODUCTS = (
 
 @dataclass(frozen=True)
 class CacheModel:
-    """The last cache of a machine, and whether it keeps what outlives a call until the next one."""
+    """The last-level cache of a machine, and whether values that outlive a call stay in it until the next one."""
 
     nbytes: float
     keeps: bool
 
     @classmethod
     def of(cls, nbytes: float, kernels: Sequence[KernelProfile], persistent: float) -> CacheModel:
-        """For a program that reads so many different bytes that outlive a call."""
+        """The model of a program that reads `persistent` distinct bytes that outlive a call."""
         read = min(persistent, sum(kernel.persistent for kernel in kernels))
         live = max((kernel.live for kernel in kernels), default=0)
         return cls(nbytes, read + live <= nbytes)
 
 
 def cache_bytes(device: Device) -> float:
-    """The bytes of the last cache of a device: of a GPU those of the table of machines; 0 if it is not there, so that all comes from DRAM."""
+    """The size of a device's last-level cache; for a GPU from the table of machines, or 0 if it is unknown, so that everything comes from DRAM."""
     if not device.is_accelerator:
         return last_cache()
     described = machine_like(device)
@@ -74,7 +74,7 @@ def kernel_counts(kernel: KernelProfile, cache: CacheModel) -> Counts:
 
 
 def in_format(kernel: KernelProfile, format: str) -> KernelProfile:
-    """A kernel of floats as it would be in another format: the same operations on narrower or wider values."""
+    """A float kernel in another format: the same operations on narrower or wider values."""
     own = WIDTHS.get(kernel.format)
     wanted = format_bits(format)
     if own is None or wanted is None:
@@ -90,7 +90,7 @@ def in_format(kernel: KernelProfile, format: str) -> KernelProfile:
 
 
 def format_bits(format: str) -> int | None:
-    """The bits of a value of a format; None of an unknown one.
+    """The bits per value of a format; None for an unknown one.
 
     >>> format_bits("float16"), format_bits("q7.8"), format_bits("bool")
     (16, 16, None)

@@ -1,4 +1,4 @@
-"""The forms of a network whose energy is compared: each as a profile, of a program of its own where weft can make one."""
+"""Profiles of the forms of a network whose energy is compared: a separate program for each where weft can compile one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .energy_counts import WIDTHS, format_bits, in_format
 from .profile import ProgramProfile, profile, with_energy
 
 FORMS = ("float32", "float16", "int8", "q7.8", "sparse", "shared", "int4 weights")
-DENSITY = 0.1  # of pruned weights: about what fully connected layers bear
+DENSITY = 0.1  # of pruned weights: about what fully connected layers tolerate
 SHARED_BITS = 5
 
 
 @dataclass(frozen=True)
 class FormProfile:
-    """A network in one form; without a profile if it has no such form."""
+    """A network in one form; without a profile if the form is not available."""
 
     profile: ProgramProfile | None
     own_program: bool
@@ -33,7 +33,7 @@ class FormProfile:
 
 
 def form_profile(base: ProgramProfile, model: Module, args: Sequence[Any], form: str, density: float) -> FormProfile:
-    """A form of a network whose program as it is was profiled as `base`."""
+    """One form of a network whose unchanged program was profiled as `base`."""
     if form == "float32":
         return FormProfile(base, True)
     if form not in _MAKERS:

@@ -2,8 +2,8 @@
 
     E = sum over operations of count x E(kind, format)  +  sum over levels of memory of bytes x E(level)
 
-This is the energy of arithmetic and of data alone. Instructions, clocks, leakage, fans and power supplies come on top: on a
-processor with caches and out-of-order execution they are most of the total, so ratios of two estimates tell more than one of them.
+This is the energy of arithmetic and data movement alone. Instructions, clocks, leakage, fans and power supplies come on top: on a
+processor with caches and out-of-order execution they dominate, so ratios of two estimates are more meaningful than absolute values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .table_reader import TableEntry, table_file
 TABLE = Path(__file__).with_name("energy.yaml")
 LEVELS = ("register", "l1", "l2", "l3", "dram")
 KINDS = ("add", "multiply", "mac")
-# Bits of the significand with its leading 1, of formats whose energy is not in the table.
+# Bits of the significand including its leading 1, for formats whose energy is not in the table.
 SIGNIFICANDS = {
     "float64": 53,
     "float32": 24,
@@ -48,7 +48,7 @@ class OperationEnergy:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a program does: operations by kind and format, bytes read and written by level of memory.
+    """The work of a program: operations by kind and format, bytes read and written by memory level.
 
     A `mac` is a multiply and an add.
 
@@ -95,7 +95,7 @@ class EnergyEstimate:
 
 
 def energy(counts: Counts, node_nm: float = 45, file: str | Path | None = None) -> EnergyEstimate:
-    """The modelled energy of a computation in a process of so many nanometres.
+    """The modelled energy of a computation on a process node of `node_nm` nanometres.
 
     >>> print(energy(Counts({("mac", "float32"): 1e9}, {"dram": 4e9}), node_nm=45))
     0.645 J (modelled, 45 nm): dram 99%, mac float32 1%
@@ -141,7 +141,7 @@ class EnergyTable:
     limits: tuple[float, float]
 
     def operation(self, kind: str, format: str, node_nm: float | None = None) -> OperationEnergy:
-        """The energy of an operation; one that is not in the table is modelled by its rule."""
+        """The energy of an operation; one that is not in the table is modelled."""
         format = ALIASES.get(format, format)
         if kind not in KINDS:
             raise UserError("energy", f"a kind of operation is one of {', '.join(KINDS)}, got {kind!r}.")
@@ -160,7 +160,7 @@ class EnergyTable:
         return OperationEnergy(PICO * entry.pj * scale, source, entry.modelled or scaled, entry.area)
 
     def joules_per_byte(self, level: str, node_nm: float | None = None) -> float:
-        """The energy of moving a byte from or to a level of memory.
+        """The energy of moving a byte from or to a memory level.
 
         >>> round(energy_table().joules_per_byte("dram") * 4e12)
         640
@@ -174,7 +174,7 @@ class EnergyTable:
         return PICO * entry.pj / (entry.bits / 8) * self._scale(entry, node_nm)[0]
 
     def _scale(self, entry: _TableRow, node_nm: float | None) -> tuple[float, bool]:
-        """The factor from the reference node, and whether it is a model: figures of the two nodes were published."""
+        """The scale factor from the reference node, and whether it is modelled: figures of the two nodes were published."""
         node = self.reference_nm if node_nm is None else node_nm
         if not self.limits[0] <= node <= self.limits[1]:
             raise UserError(
@@ -188,11 +188,11 @@ class EnergyTable:
         return (node / self.reference_nm) ** exponent, entry.second is None or node != self.second_nm
 
     def _modelled(self, kind: str, format: str) -> _TableRow:
-        """A format that is not in the table: a power law through the two that are; see `rules`."""
+        """The energy in a format that is not in the table: a power law through the two that are; see `rules`."""
         if format in SIGNIFICANDS:
             width, low, high, rule = SIGNIFICANDS[format], ("float16", 11), ("float32", 24), f"float_{kind}"
         elif (bits := integer_bits(format)) is not None and (kind, f"int{bits}") in self.operations:
-            same = self.operations[(kind, f"int{bits}")]  # the radix point of fixed point is the program's business
+            same = self.operations[(kind, f"int{bits}")]  # as integers: the program handles the radix point
             return replace(same, modelled=True, note=f"as int{bits}")
         elif bits is not None:
             width, low, high, rule = bits, ("int8", 8), ("int32", 32), f"int_{kind}"
@@ -218,7 +218,7 @@ def integer_bits(format: str) -> int | None:
 
 
 def energy_table(file: str | Path | None = None) -> EnergyTable:
-    """The energies of weft's table, or of a file of the same form.
+    """The energies of weft's table, or of a file in the same format.
 
     >>> energy_table().operation("add", "int8").source.split(",")[0]
     'Horowitz'

@@ -1,4 +1,4 @@
-"""The energy of a network in several forms as a picture: a bar for each form, stacked by cause."""
+"""A plot of the energy of a network in several forms: a bar for each form, stacked by cause."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .profile_text import amount
 
 WIDTH, BAR, GAP = 720, 26, 14
 TOP, BOTTOM, RIGHT = 84, 44, 150
-NAMES = 150  # the most room for the names of forms
+NAMES = 150  # maximum width of the names of forms
 
 
 def energy_svg(found: EnergyComparison) -> str:
-    """A bar for each form, split into arithmetic, registers, the last cache and DRAM. A star marks forms without a program of their own."""
+    """A bar for each form, split into arithmetic, registers, the last-level cache and DRAM. A star marks forms without a separate program."""
     title = f"Modelled energy of a call{f': {found.title}' if found.title else ''}"
     names = [_name(form) for form in found.forms]
     left = 24 + min(NAMES, max(map(svg.text_width, names)))

@@ -1,4 +1,4 @@
-"""The picture of a profile: layers from top to bottom in the order of data flow, with the shapes of their results, coloured by what they cost."""
+"""Draws a profile as a graph: layers from top to bottom in the order of data flow, with the shapes of their results, coloured by cost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .layer_flow import INPUT, FlowLayer, LayerKey
 from .layer_profile import NOTHING, KernelProfile, LayerProfile, part_of
 from .profile_text import amount, duration
 
-MOST = 400  # boxes; larger pictures cannot be read
+MOST = 400  # boxes; larger pictures are unreadable
 LINE, PADDING, MARGIN, HEAD, GAP = 15.0, 8.0, 24.0, 84.0, 26.0
-SHOWN = 0.002  # of the time: layers with less are part of the box before them
-FOLDED = 3  # classes of layers without kernels that a box names
+SHOWN = 0.002  # fraction of the time: cheaper layers are merged into the box before them
+FOLDED = 3  # classes of layers without kernels that a box lists
 RAMP = (
     (255, 247, 232),
     (253, 203, 128),
     (242, 120, 60),
     (176, 32, 24),
-)  # from nothing to the largest, for light and dark pages
+)  # from zero to the maximum, for light and dark pages
 OPTIMIZER: LayerKey = ("", "optimizer", 0)
 
 
@@ -46,7 +46,7 @@ COSTS = {
 
 
 def graph_svg(flow: Sequence[FlowLayer], kernels: Sequence[KernelProfile], by: str = "time", title: str = "") -> str:
-    """The picture as SVG. Layers with hardly any time of their own, such as a fused activation, are part of the box before them."""
+    """The graph as SVG. Layers with hardly any time of their own, such as a fused activation, are merged into the box before them."""
     if by not in COSTS:
         raise UserError("graph_svg", f"by is one of {', '.join(COSTS)}, got {by!r}.")
     cost, found = COSTS[by], _costs(kernels, {layer.key for layer in flow})
@@ -61,7 +61,7 @@ def graph_svg(flow: Sequence[FlowLayer], kernels: Sequence[KernelProfile], by: s
 
 
 def _costs(kernels: Sequence[KernelProfile], drawn: set[LayerKey]) -> dict[LayerKey, LayerProfile]:
-    """What each layer costs in all phases; what updates parameters is the optimizer's."""
+    """The costs of each layer in all phases; updates of parameters belong to the optimizer."""
     found: dict[LayerKey, LayerProfile] = {}
     for kernel in kernels:
         for scope, share in kernel.layers:
@@ -72,7 +72,7 @@ def _costs(kernels: Sequence[KernelProfile], drawn: set[LayerKey]) -> dict[Layer
 
 
 def _drawn_layer(key: LayerKey, drawn: set[LayerKey]) -> LayerKey:
-    """The layer itself, or the one around it that has a box: layers inside of control flow have none."""
+    """The layer itself, or the enclosing one that has a box: layers inside control flow have none."""
     path, _, root = key
     around = [
         one for one in drawn
@@ -81,12 +81,12 @@ def _drawn_layer(key: LayerKey, drawn: set[LayerKey]) -> LayerKey:
     return key if key in drawn or not around else max(around, key=lambda one: len(one[0]))
 
 
-# --- which boxes there are ---------------------------------------------------------------------------------------------------------
+# --- boxes -------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class _LayerBox:
-    """A box: a layer and those after it that have no kernels of their own."""
+    """A box: a layer and the following ones without kernels."""
 
     key: LayerKey
     shape: tuple[int, ...]
@@ -96,7 +96,7 @@ class _LayerBox:
 
 
 def _folded(flow: Sequence[FlowLayer], costly: set[LayerKey]) -> list[_LayerBox]:
-    """A box for each layer that costs something or joins others."""
+    """A box for each layer that has a cost or joins others."""
     readers = Counter(i for one in flow for i in one.reads)
     found: list[_LayerBox] = []
     box_of: list[_LayerBox] = []
@@ -116,7 +116,7 @@ def _folded(flow: Sequence[FlowLayer], costly: set[LayerKey]) -> list[_LayerBox]
 
 
 def _value(layer: _LayerBox, layers: Sequence[_LayerBox], values: dict[LayerKey, float], cost: _Cost) -> float | None:
-    """The cost of a box. That of a layer that is there several times stands at its largest part."""
+    """The cost of a box. For a layer with several boxes, it is shown at the largest part."""
     same = [one for one in layers if one.key == layer.key]
     own = [layer.key] if max(same, key=lambda one: one.nodes) is layer else []
     known = [values[key] for key in dict.fromkeys([*own, *layer.folded]) if key in values]
@@ -172,14 +172,14 @@ def _draw(drawn: Sequence[_Drawn], cost: _Cost, largest: float, total: float, ti
 
 
 def _box(one: _Drawn, lines: Sequence[str]) -> LayoutBox:
-    """A box for the layout, which runs from left to right: height and width change places."""
+    """A box for the layout, which runs from left to right: height and width are swapped."""
     wide = max(8.0 * len(lines[0]), *(6.9 * len(line) for line in [*lines[1:], ""])) + 28
     tall = LINE * len(lines) + 2 * PADDING
     return LayoutBox("box", list(lines), one.title, width=tall, height=max(150.0, wide))
 
 
 def _place(rows: Sequence[Sequence[LayoutBox]]) -> tuple[float, float]:
-    """Turn the layout: its columns become rows. The size of the picture."""
+    """Transpose the layout: its columns become rows. Returns the size of the picture."""
     for segment in _segments(rows):
         _centre(segment)
     left = min(box.y - box.height / 2 for row in rows for box in row)
@@ -194,7 +194,7 @@ def _place(rows: Sequence[Sequence[LayoutBox]]) -> tuple[float, float]:
 
 
 def _segments(rows: Sequence[Sequence[LayoutBox]]) -> Iterator[list[LayoutBox]]:
-    """The boxes between two that all data passes through, and each of those alone: they can be moved sideways independently."""
+    """The boxes between two boxes that all data passes through, and each of those alone: segments can be moved sideways independently."""
     found: list[LayoutBox] = []
     for row in rows:
         if len(row) > 1:
@@ -207,7 +207,7 @@ def _segments(rows: Sequence[Sequence[LayoutBox]]) -> Iterator[list[LayoutBox]]:
 
 
 def _centre(boxes: Sequence[LayoutBox]) -> None:
-    """Around 0, in the layout's own direction."""
+    """Centre boxes around 0, along the layout's direction."""
     ends = [end for box in boxes for end in (box.y - box.height / 2, box.y + box.height / 2)]
     middle = (min(ends) + max(ends)) / 2
     for box in boxes:

@@ -1,4 +1,4 @@
-"""The layers of a traced function and how data flows between them: the graph of its operations, with those of a layer as one."""
+"""The layers of a traced function and the data flow between them: its graph of operations, grouped by layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LayerKey = tuple[str, str, int]  # path, class and network, as in a scope
 
 @dataclass(frozen=True)
 class FlowLayer:
-    """A layer in the order in which data passes through it. One that is called several times may be there several times."""
+    """A layer in the order of data flow. A layer that is called several times may occur several times."""
 
     path: str
     kind: str
@@ -32,7 +32,7 @@ class FlowLayer:
 
 
 def layer_flow(graph: Graph, arguments: Iterable[Node]) -> tuple[FlowLayer, ...]:
-    """The layers of a graph; what runs backward or updates parameters is left out.
+    """The layers of a graph, without the backward pass and updates of parameters.
 
     >>> import weft
     >>> x = weft.jit(weft.nn.Sequential(weft.nn.Linear(4, 3), weft.nn.ReLU())).traced_function(weft.ones((2, 4)))
@@ -56,11 +56,11 @@ class _FlowGroup:
     key: LayerKey
     nodes: list[Node] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)
-    before: int = 0  # the groups that it depends on, as bits
+    before: int = 0  # bit set of the groups that it depends on
 
 
 class _FlowGroups:
-    """Operations that are put together, so that no group depends on itself through another one."""
+    """Groups of operations without cycles: no group depends on itself through another one."""
 
     def __init__(self) -> None:
         self.found: list[_FlowGroup] = []
@@ -80,12 +80,12 @@ class _FlowGroups:
         added = group.before
         for other in group.reads:
             added |= self.found[other].before | 1 << other
-        for one in self.found:  # those that depend on this one depend on what is new as well
+        for one in self.found:  # dependants of this group inherit its new dependencies
             if one is group or one.before >> place & 1:
                 one.before |= added
 
     def layers(self) -> tuple[FlowLayer, ...]:
-        """In an order in which each comes after those that it reads."""
+        """The layers in topological order."""
         order = sorted(range(len(self.found)), key=lambda i: (self.found[i].before.bit_count(), i))
         position = {place: i for i, place in enumerate(order)}
         return tuple(_layer(self.found[place], position) for place in order)
@@ -98,5 +98,5 @@ def _layer(group: _FlowGroup, position: Mapping[int, int]) -> FlowLayer:
 
 
 def flow_from_json(known: Iterable[Mapping[str, Any]]) -> tuple[FlowLayer, ...]:
-    """The layers that `dataclasses.asdict` made plain."""
+    """The layers from the output of `dataclasses.asdict`."""
     return tuple(FlowLayer(**{**one, "shape": tuple(one["shape"]), "reads": tuple(one["reads"])}) for one in known)

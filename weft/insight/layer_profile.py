@@ -1,4 +1,4 @@
-"""The time, work and energy of kernels and of layers, and how those of layers follow from those of kernels."""
+"""The time, work and energy of kernels and layers, and the aggregation of kernels to layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..errors import Scope
 from ..records import dataclass
 
-NOTHING = 1e-6  # of the time: layers that only rename values, such as a flatten, are not listed
+NOTHING = 1e-6  # fraction of the time: layers that only rename values, such as a flatten, are not listed
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,25 @@ class KernelProfile:
     seconds: float
     flops: float
     nbytes: float
-    least: float  # seconds that the machine would need at its roof
+    least: float  # seconds at the roofline
     live: int  # bytes of memory in use while it runs
     format: str
     joules: float  # modelled
     layers: tuple[tuple[Scope, float], ...]
     sources: tuple[str, ...]
-    workspace: int = 0  # bytes that it needs beside its tensors
-    persistent: float = 0.0  # those of its bytes that outlive a call: parameters, packed weights, arguments
-    waiting: float = 0.0  # share of the threads' time in which they wait for the slowest
-    starts: int = 1  # kernels that are started one after the other: many for a scan
+    workspace: int = 0  # bytes besides its tensors
+    persistent: float = 0.0  # its bytes that outlive a call: parameters, packed weights, arguments
+    waiting: float = 0.0  # fraction of the threads' time spent waiting for the slowest
+    starts: int = 1  # sequential launches: many for a scan
 
     @property
     def roof(self) -> float:
-        """How close to the machine's roof it is: 1 is at the roof."""
+        """The fraction of the roofline that it reaches: 1 is at the roof."""
         return self.least / self.seconds
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte moved."""
+        """Arithmetic intensity: operations per byte moved."""
         return self.flops / self.nbytes if self.nbytes else 0.0
 
 
@@ -80,7 +80,7 @@ class LayerProfile:
 
 
 def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) -> tuple[LayerProfile, ...]:
-    """The kernels' figures by layer, those of one group together, in the order in which they first run."""
+    """The kernels' figures aggregated by layer group, in the order in which they first run."""
     found: dict[Scope, LayerProfile] = {}
     for kernel in kernels:
         for scope, share in kernel.layers:
@@ -92,7 +92,7 @@ def summed(kernels: Iterable[KernelProfile], group: Callable[[Scope], Scope]) ->
 
 
 def part_of(kernel: KernelProfile, share: float) -> LayerProfile:
-    """A share of a kernel."""
+    """A fraction of a kernel."""
     return LayerProfile(
         "",
         "",
@@ -108,7 +108,7 @@ def part_of(kernel: KernelProfile, share: float) -> LayerProfile:
 
 
 def _told_apart(layers: Sequence[LayerProfile]) -> tuple[LayerProfile, ...]:
-    """The same, with paths that begin with the network's name if there are several networks in the program."""
+    """The same, with paths prefixed by the network's name if the program contains several networks."""
     roots = list(dict.fromkeys(one.root for one in layers if one.root))
     if len(roots) < 2:
         return tuple(layers)

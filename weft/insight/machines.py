@@ -1,6 +1,6 @@
-"""Described machines: peak rates, bandwidth, memory, power and price of machines that need not be here, each with its source.
+"""Described machines: peak rates, bandwidth, memory, power and price of machines, available here or not, each figure with its source.
 
-The table is `machines.yaml`. `here` is this machine's processor, measured. A file of the same form adds machines, or replaces some:
+The table is `machines.yaml`. `here` is this machine's processor, measured. A file in the same format adds machines, or replaces some:
 
     weft.insight.machines("lab.yaml")["our-node"]
 """
@@ -29,7 +29,7 @@ TABLE = Path(__file__).with_name("machines.yaml")
 HERE = "here"
 FORMATS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 KINDS = ("cpu", "gpu", "tpu")
-# A format that a machine has no units for runs in the next of these that it has.
+# A format that a machine does not support runs in the next of these that it does.
 WIDER = {
     "int8": ("float32", "bfloat16"),
     "float8": ("float16", "bfloat16", "float32"),
@@ -56,7 +56,7 @@ _FIGURES = [
 
 @dataclass(frozen=True)
 class DescribedMachine:
-    """A machine as its makers describe it. A figure is None where none was found.
+    """A machine by its published specification. A figure is None where none was found.
 
     Units are operations per second (a multiply-add is two), bytes, bytes per second, watts, US dollars, seconds and nanometres.
 
@@ -75,7 +75,7 @@ class DescribedMachine:
     year: Figure | None = None
     process_nm: Figure | None = None
     cores: Figure | None = None
-    on_chip_bytes: Figure | None = None  # of the last cache, or of the memory on the chip
+    on_chip_bytes: Figure | None = None  # of the last-level cache, or of the on-chip memory
     memory_bytes: Figure | None = None
     power: Figure | None = None  # thermal design power
     idle_power: Figure | None = None
@@ -83,11 +83,11 @@ class DescribedMachine:
     dollars_per_hour: Figure | None = None  # to rent it
     launch_overhead: Figure | None = None  # seconds between two kernels
     fill_time: Figure | None = (
-        None  # seconds in which a kernel gives all units work and waits for the last one, beside its work
+        None  # seconds that a kernel takes to fill all units and to wait for the last one, besides its work
     )
 
     def peak_for(self, format: str) -> Figure:
-        """The peak rate in a format; where the machine has no units for it, that of the wider format it is computed in.
+        """The peak rate in a format; if the machine does not support it, that of the wider format it is computed in.
 
         >>> machine("titan-x").peak_for("int8").note
         'computed in float32: 3,072 cores x 2 x 1.0 GHz (base)'
@@ -108,7 +108,7 @@ class DescribedMachine:
         )
 
     def seconds(self, operations: float, nbytes: float, format: str = "float32") -> float:
-        """The least time for so much work: what compute or memory needs, whichever is longer (the roofline).
+        """The roofline time of the work: the maximum of compute time and memory time.
 
         >>> machine("titan-x").seconds(6.144e12, 0)
         1.0
@@ -118,7 +118,7 @@ class DescribedMachine:
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A throughput that others measured.
+    """A published throughput.
 
     >>> best = max(published(), key=lambda row: row.images_per_second_per_watt)
     >>> best.machine, best.images_per_second_per_watt
@@ -151,7 +151,7 @@ def machine(name: str, file: str | Path | None = None) -> DescribedMachine:
 
 
 def machines(file: str | Path | None = None) -> dict[str, DescribedMachine]:
-    """All machines by name: those of weft, of the file in the setting `machines`, and of `file`; `here` is not measured for it.
+    """All machines by name: the built-in ones, those of the file in the setting `machines`, and of `file`; `here` is not measured for it.
 
     >>> "tpu-v1" in machines()
     True
@@ -160,7 +160,7 @@ def machines(file: str | Path | None = None) -> dict[str, DescribedMachine]:
 
 
 def published(file: str | Path | None = None) -> list[PublishedResult]:
-    """Throughputs that others measured and published, with their sources.
+    """Published throughputs, with their sources.
 
     >>> {row.network for row in published()}
     {'alexnet'}
@@ -169,14 +169,14 @@ def published(file: str | Path | None = None) -> list[PublishedResult]:
 
 
 def machine_like(device: Device, file: str | Path | None = None) -> DescribedMachine | None:
-    """The described machine that a device is, by its name: all parts of the machine's name are among the words of the device's."""
+    """The described machine that matches a device's name: all parts of the machine's name are among the words of the device's."""
     words = set(_words(processor_name() if device.name == "cpu" else device.about().split(",")[0]))
     found = [one for one in _tables(file).values() if set(_words(one.name)) <= words]
     return max(found, key=lambda one: len(_words(one.name)), default=None)
 
 
 def processor_name() -> str:
-    """The name of this machine's processor as its maker gives it; empty where Linux does not tell.
+    """The vendor's name of this machine's processor; empty where Linux does not report it.
 
     >>> isinstance(processor_name(), str)
     True
@@ -189,7 +189,7 @@ def processor_name() -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Intel(R) Core(TM) i7-6700K: intel, r, core, tm, i7, 6700k."""
+    """The lower-case words of a name. Intel(R) Core(TM) i7-6700K: intel, r, core, tm, i7, 6700k."""
     return re.findall(r"[a-z0-9.]+", name.lower())
 
 

@@ -24,7 +24,7 @@ UNITS = {
 
 
 def machines_text(found: Iterable[DescribedMachine]) -> str:
-    """A line for each machine; a dash is a figure that was not found."""
+    """A line for each machine; a dash is a missing figure."""
     rows = [["machine", "", "year", "float32/s", "float16/s", "int8/s", "bytes/s", "W", "$", "$/h"]]
     for one in found:
         peaks = [one.peak.get(format) for format in ("float32", "float16", "int8")]
@@ -46,7 +46,7 @@ def machine_figures(one: DescribedMachine) -> Iterator[tuple[str, Figure]]:
 
 
 def machine_sources_text(one: DescribedMachine) -> str:
-    """Every figure with its source, and whether it was checked or follows from others."""
+    """Every figure with its source, and whether it was checked or derived from others."""
     lines = [f"{one.name}: {one.title}"]
     for name, figure in machine_figures(one):
         unit = UNITS.get(name, "op/s" if name.startswith("peak") else "")

@@ -1,4 +1,4 @@
-"""Memory through one call as stacked areas over time: weights, activations and workspace, in a square of 1000 by 1000."""
+"""Memory during one call as stacked areas over time: weights, activations and workspace, in a square of 1000 by 1000."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .profile_record import MemoryRecord, MemoryStep
 
 NAMES = ("weights", "activations", "workspace")
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-WIDE, LETTER = 0.05, 0.015  # shares of the width: of a layer that has its name above it, and of a letter of the name
+WIDE, LETTER = 0.05, 0.015  # fractions of the width: of a layer that is labelled, and of a letter of the label
 
 
 @dataclass(frozen=True)
 class MemoryAreas:
-    """Paths from the lowest area up; ticks and notes at places from 0 (left, bottom) to 1."""
+    """Paths from the lowest area up; ticks and notes at positions from 0 (left, bottom) to 1."""
 
     paths: tuple[str, ...]
     y_ticks: tuple[tuple[float, str], ...]
@@ -24,7 +24,7 @@ class MemoryAreas:
 
 
 def memory_areas(memory: MemoryRecord, seconds: float) -> MemoryAreas:
-    """The areas of a call that takes so long; steps are stretched to that, as kernels are timed apart from the call."""
+    """The areas of a call of `seconds` seconds; steps are scaled to that, as kernels are timed separately from the call."""
     steps = memory.steps
     total = sum(step.seconds for step in steps) or 1.0
     size, unit = next((one for one in UNITS if memory.peak >= one[0]), UNITS[-1])
@@ -53,13 +53,13 @@ def _path(steps: Sequence[MemoryStep], total: float, heights: Sequence[tuple[flo
 
 
 def _with_unit(ticks: Sequence[tuple[float, str]], unit: str, first: bool = False) -> tuple[tuple[float, str], ...]:
-    """The unit stands at one of the ticks: the first, or the last."""
+    """Append the unit to one of the ticks: the first, or the last."""
     at = 0 if first else len(ticks) - 1
     return tuple((place, f"{label} {unit}" if i == at else label) for i, (place, label) in enumerate(ticks))
 
 
 def _notes(steps: Sequence[MemoryStep], total: float) -> tuple[tuple[float, str], ...]:
-    """The names of layers that take long enough, at the middle of their time."""
+    """The names of layers that take long enough, centred on their time."""
     spans: list[tuple[str, float, float]] = []
     for step in steps:
         if spans and spans[-1][0] == step.layer:

@@ -1,7 +1,7 @@
-"""The memory that a step really takes, beside its forecast.
+"""The measured memory of a step, to compare with its forecast.
 
 On a CPU, `tracemalloc` counts the bytes of the arrays that NumPy holds: parameters, moments, batches, results and the arena are arrays. On a
-GPU, the memory pool says how many of its bytes are in use.
+GPU, the memory pool reports how many of its bytes are in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..records import dataclass
 from ..runtime.device import device
 from ..runtime.native import release_arenas
 
-CALLS = 2  # the first allocates; the second finds everything in its place
+CALLS = 2  # the first allocates; the second reuses everything
 PAGE_FIELD = 1  # of /proc/self/statm: resident pages
 Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -33,7 +33,7 @@ class MeasuredMemory:
 
 
 def measured_memory(make: Make) -> MeasuredMemory:
-    """Make a function and its arguments, call it, and count the bytes that all of it holds.
+    """Create a function and its arguments, call it, and count the bytes that they hold.
 
     >>> import weft
     >>> def make():
@@ -56,7 +56,7 @@ def _on_cpu(make: Make) -> MeasuredMemory:
 
 
 def _counted(make: Make) -> MeasuredMemory:
-    release_arenas()  # earlier programs may have left one that is large enough
+    release_arenas()  # earlier programs may have left a sufficiently large one
     before = _array_bytes()
     held = _called(make)
     allocated = _array_bytes() - before
@@ -80,7 +80,7 @@ def _on_gpu(make: Make) -> MeasuredMemory:
 
 
 def _called(make: Make) -> Any:
-    """Everything that must stay while bytes are counted: the function, its arguments and its last results."""
+    """Everything that must stay alive during the count: the function, its arguments and its last results."""
     function, args = make()
     result = None
     for _ in range(CALLS):
@@ -89,7 +89,7 @@ def _called(make: Make) -> Any:
 
 
 def resident_bytes() -> int | None:
-    """The resident memory of this process; None where the system does not say."""
+    """The resident memory of this process; None where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[PAGE_FIELD])
     except OSError:

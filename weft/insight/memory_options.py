@@ -1,4 +1,4 @@
-"""What would change the memory of a step: another batch size, or checkpointing the blocks that occur several times. All of it is planned, nothing is run."""
+"""Options that change the memory of a step: other batch sizes, or checkpointing of repeated blocks. Everything is planned, nothing is run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BatchMemory:
 
 @dataclass(frozen=True)
 class CheckpointSaving:
-    """What a call needs with `weft.checkpoint` around every block of one class: bytes, and operations for computing the blocks twice."""
+    """The effect of `weft.checkpoint` around every block of one class: bytes, and operations for recomputing the blocks."""
 
     block: str  # class of the module
     count: int
@@ -59,7 +59,7 @@ def batch_memory(
 ) -> tuple[BatchMemory, ...]:
     """The memory of a call with other batch sizes; by default a quarter to four times the batch of the arguments.
 
-    The batch is the first axis of the first array; every array with a first axis as long takes part.
+    The batch is the first axis of the first array; every array with a first axis of equal length is resized.
 
     >>> import weft
     >>> found = batch_memory(weft.nn.Linear(100, 10), weft.ones((8, 100)), sizes=[8, 16])
@@ -99,9 +99,9 @@ def _resized(leaf: Any, batch: int, size: int) -> Any:
 
 
 def checkpoint_savings(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[CheckpointSaving, ...]:
-    """What checkpointing would save, for each class of blocks that the function calls several times; the largest saving first.
+    """The savings of checkpointing, for each class of blocks that the function calls several times; the largest saving first.
 
-    A block is a module that has modules of its own. The function is planned again with `weft.checkpoint` around each block of a class.
+    A block is a module with submodules. The function is planned again with `weft.checkpoint` around each block of a class.
     """
     traced, program = _new(function).plan(*args, **kwargs)
     plain, flops = memory_needed(traced, _facts(program)).total, program_flops(program)
@@ -115,7 +115,7 @@ def checkpoint_savings(function: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 
 def repeated_blocks(modules: Sequence[Module]) -> dict[str, list[Module]]:
-    """The modules with modules of their own, by class, where there are several of a class. Of nested ones, the innermost."""
+    """The modules with submodules, by class, where there are several of a class. Of nested ones, the innermost."""
     by_class: dict[type[Module], list[Module]] = {}
     for module in dict.fromkeys(modules):
         if len(list(module.modules())) > 1:
@@ -125,7 +125,7 @@ def repeated_blocks(modules: Sequence[Module]) -> dict[str, list[Module]]:
 
 
 def _contains(module: Module, kind: type[Module]) -> bool:
-    """Whether a module holds others of this class: then those are the blocks, such as the parts of a Sequential of Sequentials."""
+    """Whether a module contains others of this class: then those are the blocks, such as the parts of a Sequential of Sequentials."""
     return any(type(part) is kind for part in module.modules() if part is not module)
 
 
@@ -140,7 +140,7 @@ def _facts(program: KernelProgram) -> Facts:
 
 @contextmanager
 def _checkpointed(blocks: Sequence[Module]) -> Iterator[None]:
-    """Inside, the blocks recompute their values in the backward pass. Nobody is told: it is no change of the network."""
+    """While active, the blocks recompute their values in the backward pass. No listener is notified: the network does not change."""
     for block in blocks:
         vars(block)["forward"] = checkpoint(block.forward)
     try:
@@ -151,7 +151,7 @@ def _checkpointed(blocks: Sequence[Module]) -> Iterator[None]:
 
 
 def _new(function: Callable[..., Any]) -> Jit[Any]:
-    """The function to be traced anew, as it is now."""
+    """The function in its current state, to be retraced."""
     if isinstance(function, Jit):
         return Jit(
             function.function,
@@ -164,7 +164,7 @@ def _new(function: Callable[..., Any]) -> Jit[Any]:
     return jit(function)
 
 
-# --- for people -----------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------------------------------
 
 
 def batches_text(found: Sequence[BatchMemory]) -> str:

@@ -1,4 +1,4 @@
-"""The picture of a memory timeline: bytes by kind over the kernels of a step, and the lifetimes of the largest values below."""
+"""Plots a memory timeline: bytes by kind over the kernels of a step, and the lifetimes of the largest values below."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .memory_values import ACTIVATIONS, CALL, GRADIENTS, KINDS, OPTIMIZER, PARAM
 WIDTH, LEFT, RIGHT, MARGIN = 960, 226, 84, 20
 PLOT_TOP, PLOT_HEIGHT = 116, 250
 STRIP, ROW, BAR = 7, 21, 14  # heights: of the phases, of a lifetime's row, of its bar
-LIFETIMES = 14  # that are drawn
-TOOLTIPS = 600  # kernels: above, columns are too narrow to point at
+LIFETIMES = 14  # number drawn
+TOOLTIPS = 600  # kernels: above, columns are too narrow for the pointer
 SERIES = {PARAMETERS: 0, OPTIMIZER: 3, CALL: 5, ACTIVATIONS: 2, GRADIENTS: 1, TEMPORARIES: 4}  # colours of report.svg
 PHASES = {"forward": 2, "backward": 1, "update": 3}
 
@@ -35,7 +35,7 @@ class _Scale:
 
 
 def timeline_svg(found: PrintableTimeline) -> str:
-    """The picture as SVG, with light and dark colours."""
+    """The plot as SVG, with light and dark colours."""
     scale = _Scale(max(1, len(found.kernels)), make_axis([0, 1.08 * found.peak], tight=True))
     bars = sorted((v for v in found.values if v.in_arena), key=lambda v: -v.nbytes * (v.last - v.first + 1))[:LIFETIMES]
     bars.sort(key=lambda value: (value.first, value.last))
@@ -80,7 +80,7 @@ def _areas(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
 
 
 def _steps(scale: _Scale, counts: Sequence[int]) -> Iterator[tuple[float, float]]:
-    """The upper edge; neighbouring columns of one height are one piece."""
+    """The upper edge; adjacent columns of equal height are merged."""
     kernel = 0
     for count, run in groupby(counts):
         width = len(list(run))
@@ -90,7 +90,7 @@ def _steps(scale: _Scale, counts: Sequence[int]) -> Iterator[tuple[float, float]
 
 
 def _columns(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
-    """What is shown when one points at a kernel."""
+    """The tooltips of kernels."""
     for kernel in found.kernels:
         i = kernel.number
         split = ", ".join(f"{kind} {size_text(found.live[kind][i])}" for kind in KINDS if found.live[kind][i])

@@ -7,7 +7,7 @@ from typing import Protocol
 from .memory_values import ACTIVATIONS, CALL, GRADIENTS, OPTIMIZER, PARAMETERS, TEMPORARIES, LiveValue, StepKernel
 from .profile_text import amount, cut, table
 
-LARGEST = 12  # values that are listed
+LARGEST = 12  # listed values
 MEANING = {
     PARAMETERS: "weights, running statistics and other state of the network",
     OPTIMIZER: "moments of the optimizer",
@@ -19,7 +19,7 @@ MEANING = {
 
 
 class PrintableTimeline(Protocol):
-    """What text and picture need of a timeline: see `MemoryTimeline`."""
+    """The attributes of a timeline that text and plot need: see `MemoryTimeline`."""
 
     @property
     def kernels(self) -> tuple[StepKernel, ...]: ...
@@ -56,7 +56,7 @@ def _head(found: PrintableTimeline) -> str:
 
 
 def peak_text(found: PrintableTimeline) -> str:
-    """Where the peak is."""
+    """The peak, and where it occurs."""
     if not found.kernels:
         return "no kernel runs"
     kernel = found.kernels[found.peak_kernel]
@@ -77,18 +77,18 @@ def _largest(found: PrintableTimeline) -> str:
         rows.append(
             [value.name or "value", value.kind, place_text(value), value.type, size_text(value.nbytes), span(value), there, cut(value.source)]
         )  # fmt: skip
-    if len({row[-1] for row in rows[1:] if row[-1]}) < 2:  # all of it is behind one line, that of the call
+    if len({row[-1] for row in rows[1:] if row[-1]}) < 2:  # all rows name the same line, that of the call
         rows = [row[:-1] for row in rows]
     return table(rows, left=4, ragged=[7])
 
 
 def place_text(value: LiveValue) -> str:
-    """The layer and phase that made a value."""
+    """The layer and phase that created a value."""
     return cut(f"{value.layer}, {value.phase}" if value.phase else value.layer)
 
 
 def span(value: LiveValue) -> str:
-    """When it lives."""
+    """The lifetime of a value."""
     if not value.in_arena:
         return "all"
     return str(value.first) if value.first == value.last else f"{value.first}-{value.last}"

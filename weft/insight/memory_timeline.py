@@ -1,4 +1,4 @@
-"""`weft.insight.memory_timeline`: the memory of a step, kernel by kernel, and what is alive at its peak.
+"""`weft.insight.memory_timeline`: the memory of a step, kernel by kernel, and the live values at its peak.
 
     print(weft.insight.memory_timeline(step, x, y))
 
@@ -22,45 +22,45 @@ from .memory_values import KINDS, LiveValue, StepKernel, arena_values, call_valu
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """See the head of this file. `print` it, draw it with `svg`, or read `values`, `live` and `peak`."""
+    """A memory timeline; see the top of this file. `print` it, draw it with `svg`, or read `values`, `live` and `peak`."""
 
     kernels: tuple[StepKernel, ...]
     values: tuple[LiveValue, ...]
-    arena: int  # bytes of the memory that values share: at least `arena_peak`, more if there are gaps between them
+    arena: int  # bytes of the memory that values share: at least `arena_peak`, more with fragmentation
     where: str  # the device that it is planned for
 
     @cached_property
     def live(self) -> dict[str, list[int]]:
-        """The bytes of each kind that are alive while each kernel runs."""
+        """The live bytes of each kind while each kernel runs."""
         return live_bytes(self.values, max(1, len(self.kernels)))
 
     @cached_property
     def totals(self) -> list[int]:
-        """All bytes that are alive while each kernel runs."""
+        """All live bytes while each kernel runs."""
         return [sum(counts) for counts in zip(*self.live.values(), strict=True)]
 
     @property
     def peak(self) -> int:
-        """The most bytes that are alive at one time."""
+        """The maximum of live bytes."""
         return max(self.totals)
 
     @property
     def peak_kernel(self) -> int:
-        """The kernel at which they are."""
+        """The kernel at the peak."""
         return self.totals.index(self.peak)
 
     @property
     def allocated(self) -> int:
-        """The bytes that a call allocates: the peak, and the gaps of the arena."""
+        """The bytes that a call allocates: the peak, and the fragmentation of the arena."""
         constant = sum(value.nbytes for value in self.values if not value.in_arena)
         return constant + self.arena
 
     def alive(self, kernel: int) -> list[LiveValue]:
-        """What is in memory while a kernel runs, the largest first."""
+        """The values in memory while a kernel runs, the largest first."""
         return sorted((v for v in self.values if v.first <= kernel <= v.last), key=lambda v: -v.nbytes)
 
     def largest(self, most: int = 10) -> list[LiveValue]:
-        """The largest values, whenever they live."""
+        """The largest values of the whole step."""
         return sorted(self.values, key=lambda v: (-v.nbytes, v.first))[:most]
 
     def at_peak(self) -> dict[str, int]:
@@ -68,7 +68,7 @@ class MemoryTimeline:
         return {kind: self.live[kind][self.peak_kernel] for kind in KINDS}
 
     def svg(self) -> str:
-        """The picture: memory over the kernels of the step, and the largest lifetimes below."""
+        """The plot: memory over the kernels of the step, and the largest lifetimes below."""
         return timeline_svg(self)
 
     def to_json(self) -> str:

@@ -1,6 +1,6 @@
-"""The values of a planned program: which memory each has, from which kernel to which, and who made it.
+"""The values of a planned program: their memory, their lifetime in kernels, and the layer that created them.
 
-Two kinds of memory are told apart. Parameters, optimizer state, inputs and results have memory of their own during the whole call. All other
+There are two kinds of memory. Parameters, optimizer state, inputs and results have their own memory during the whole call. All other
 values share the arena: they live from the kernel that writes them to the last one that reads them.
 """
 
@@ -33,12 +33,12 @@ class LiveValue:
     type: str
     nbytes: int
     kind: str  # one of KINDS
-    layer: str  # that made it
+    layer: str  # that created it
     phase: str  # forward, backward, update
     first: int
     last: int
     source: str = ""  # line of the user's program
-    in_arena: bool = True  # it shares its memory with values that live at other times
+    in_arena: bool = True  # it shares its memory with values of other lifetimes
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def step_kernels(program: KernelProgram) -> tuple[StepKernel, ...]:
 
 
 def call_values(function: TracedFunction, program: KernelProgram) -> Iterator[LiveValue]:
-    """Parameters, optimizer state, arguments, results, and what is prepared of constants: alive during all kernels."""
+    """Parameters, optimizer state, arguments, results, and prepared constants: alive during all kernels."""
     last = max(0, len(program.kernels) - 1)
     found = [*_inputs(function), *_results(function)]
     if program.memory.kept:
@@ -146,7 +146,7 @@ def arena_values(program: KernelProgram) -> list[LiveValue]:
 
 
 def _written(program: KernelProgram, kernel: Kernel) -> Iterator[Node]:
-    """The nodes that a kernel writes to the arena; the result of a product before its epilogue is one, unless it is streamed."""
+    """The nodes that a kernel writes to the arena, including the result of a product before its epilogue, unless it is streamed."""
     scratch = program.memory.scratch.get(kernel)
     for node in dict.fromkeys([*kernel.outputs, *([kernel.anchor] if kernel.anchor is not None else [])]):
         slot = program.memory.slots.get(node)
@@ -164,7 +164,7 @@ def _value(node: Node, kernel_scope: Scope, first: int, last: int, reading: Sequ
 
 
 def _handed_over(found: Sequence[tuple[tuple[int, int], LiveValue]]) -> Iterator[LiveValue]:
-    """The values; one that is overwritten in place ends before the kernel that does so."""
+    """The values with corrected lifetimes: one that is overwritten in place ends before the kernel that overwrites it."""
     by_slot: dict[tuple[int, int], list[LiveValue]] = {}
     for slot, value in found:
         by_slot.setdefault(slot, []).append(value)
@@ -188,7 +188,7 @@ def _workspaces(program: KernelProgram, kernels: Sequence[Kernel], scopes: Seque
 
 
 def _scope(node: Node, otherwise: Scope) -> Scope:
-    """The layer of a node; of one that only changes the layout of another, the layer of that."""
+    """The layer of a node; for a node that only changes the layout of another, the layer of that one."""
     while (node.source is None or node.source.scope is None) and len(node.inputs) == 1:
         node = node.inputs[0]
     return (node.source.scope if node.source is not None else None) or otherwise
@@ -199,7 +199,7 @@ def _line(node: Node) -> str:
 
 
 def live_bytes(values: Sequence[LiveValue], kernels: int) -> dict[str, list[int]]:
-    """The bytes of each kind that are alive while each kernel runs."""
+    """The live bytes of each kind while each kernel runs."""
     found = {kind: [0] * (kernels + 1) for kind in KINDS}
     for value in values:
         found[value.kind][value.first] += value.nbytes

@@ -1,7 +1,7 @@
-"""The energy of a processor by perf: RAPL as the events energy-pkg and energy-ram of the kernel's power PMU.
+"""The energy of a processor from perf: RAPL as the events energy-pkg and energy-ram of the kernel's power PMU.
 
-A second way to the counters that powercap shows, where that is not there or may not be read: perf asks for CAP_PERFMON or kernel.perf_event_paranoid
-of 0, not for a file that most systems keep to the administrator.
+An alternative to powercap for the same counters, where that is missing or not readable: perf requires CAP_PERFMON or kernel.perf_event_paranoid
+of 0, not a file that most systems restrict to the administrator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from .counter_error import CounterError
 
 PMU = Path("/sys/bus/event_source/devices/power")
-EVENTS = {"energy-pkg": "packages", "energy-ram": "memory"}  # cores and the graphics unit are parts of a package
+EVENTS = {"energy-pkg": "packages", "energy-ram": "memory"}  # cores and the integrated GPU are parts of a package
 PARANOID = "An administrator can allow it: sysctl kernel.perf_event_paranoid=0"
-_ATTR_SIZE = 128  # PERF_ATTR_SIZE_VER7; all that is not named is 0
+_ATTR_SIZE = 128  # PERF_ATTR_SIZE_VER7; all other fields are 0
 _CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC
 _SYSCALLS = {"x86_64": 298, "amd64": 298, "i686": 336, "aarch64": 241, "ppc64le": 319}
 
@@ -27,7 +27,7 @@ OpenEvent = Callable[[int, int, int], int]  # type of a PMU, event and CPU; a fi
 
 
 def open_perf_event(kind: int, event: int, cpu: int, pid: int = -1) -> int:
-    """A counter of an event on a CPU, of all processes or of one; a file descriptor. OSError says why there is none.
+    """Open a counter of an event on a CPU, for all processes or one; returns a file descriptor. OSError says why it fails.
 
     man 2 perf_event_open: type and size are the first two words of the attributes, the event follows.
     """
@@ -59,7 +59,7 @@ class PerfCounter:
             kind, cpus = int(_text(folder / "type")), cpu_list(_text(folder / "cpumask"))
             for name in names:
                 event, scale = _event(folder / "events" / name), _scale(folder / "events" / name)
-                for cpu in cpus:  # one of each package
+                for cpu in cpus:  # one per package
                     self._files.append(open_event(kind, event, cpu))
                     self._scales.append(scale)
             self.read()
@@ -86,7 +86,7 @@ class PerfCounter:
 
 
 def cpu_list(text: str) -> list[int]:
-    """The CPUs of a list as the kernel writes it.
+    """The CPUs of a list in the kernel's format.
 
     >>> cpu_list("0,18"), cpu_list("0-2,8")
     ([0, 18], [0, 1, 2, 8])
@@ -111,7 +111,7 @@ def _event(path: Path) -> int:
 
 
 def _scale(path: Path) -> float:
-    """Joules of one count."""
+    """Joules per count."""
     unit = _text(path.with_name(f"{path.name}.unit"))
     if unit != "Joules":
         raise ValueError(f"{path.name} is counted in {unit[:40]!r}")

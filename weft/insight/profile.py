@@ -1,9 +1,9 @@
-"""`weft.profile`: where the time, the bytes and the energy of a program go, layer by layer.
+"""`weft.profile`: the time, memory and energy of a program by layer.
 
     print(weft.profile(step, x, y))
 
-Times are measured inside the real program: its kernels run in their order, on its memory, with a clock between them. A kernel that
-computes several layers counts for each by its share of the work. Energy is modelled, unless a counter was read.
+Times are measured inside the real program: its kernels run in order, on its memory, with a clock between them. The cost of a kernel that
+computes several layers is divided by their share of the work. Energy is modelled, unless a counter was read.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass(frozen=True)
 class ProgramProfile:
-    """See the head of this file. `print` it, or read `kernels`, `layers` and `total`."""
+    """A profile; see the top of this file. `print` it, or read `kernels`, `layers` and `total`."""
 
     kernels: tuple[KernelProfile, ...]
     explanation: Explanation
-    node_nm: float  # process of the energy model
-    flow: tuple[FlowLayer, ...] = ()  # the layers in the order of data flow; empty if it is not known
-    cache_bytes: float = 0.0  # of the last cache, for the energy model
+    node_nm: float  # process node of the energy model
+    flow: tuple[FlowLayer, ...] = ()  # the layers in the order of data flow; empty if unknown
+    cache_bytes: float = 0.0  # of the last-level cache, for the energy model
 
     @property
     def where(self) -> str:
@@ -47,12 +47,12 @@ class ProgramProfile:
 
     @property
     def seconds(self) -> float:
-        """A run without a clock, or the sum of the kernels where that was not measured."""
+        """The time of a run without a clock, or the sum of the kernels where that was not measured."""
         return self.explanation.plain or self.explanation.seconds
 
     @property
     def cache(self) -> CacheModel:
-        """Which bytes come from the last cache, and which from DRAM."""
+        """The cache model: which bytes come from the last-level cache, and which from DRAM."""
         return CacheModel.of(self.cache_bytes, self.kernels, self.explanation.memory.persistent)
 
     @cached_property
@@ -62,7 +62,7 @@ class ProgramProfile:
 
     @cached_property
     def by_layer(self) -> tuple[LayerProfile, ...]:
-        """Every layer with all of its phases; the optimizer stands for itself."""
+        """Every layer with all of its phases; the optimizer is a separate entry."""
         return summed(self.kernels, lambda s: s if s.phase == "update" else s._replace(phase=""))
 
     @cached_property
@@ -81,7 +81,7 @@ class ProgramProfile:
         return bound_of(one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, roof, one.waiting)
 
     def worst(self, most: int = 10) -> list[KernelProfile]:
-        """The kernels that lose most time against the roof, worst first."""
+        """The kernels that lose most time relative to the roofline, worst first."""
         return sorted(self.kernels, key=lambda k: k.least - k.seconds)[:most]
 
     def graph_svg(self, by: str = "time", title: str = "") -> str:
@@ -89,12 +89,12 @@ class ProgramProfile:
         return graph_svg(self.flow, self.kernels, by, title)
 
     def without_rows(self) -> ProgramProfile:
-        """What is kept: without the calls that make up kernels, and the lives of single values."""
+        """The stored form: without the calls that make up kernels, and the lifetimes of single values."""
         memory = replace(self.explanation.memory, largest=())
         return replace(self, explanation=replace(self.explanation, rows=(), plain=self.seconds, memory=memory))
 
     def to_json(self) -> str:
-        """Everything as JSON: the form in which profiles are kept, see `profile_from_json`."""
+        """The profile as JSON, the format in which profiles are stored; see `profile_from_json`."""
         return profile_record(self).to_json()
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ def profile(
 ) -> ProgramProfile:
     """Profile one call of a function: a layer, a network, a training step. No state changes.
 
-    Energy is modelled for a process of `node_nm` nanometres: see `weft.insight.energy`.
+    Energy is modelled for a process node of `node_nm` nanometres: see `weft.insight.energy`.
 
     >>> import weft
     >>> from weft import nn
@@ -124,7 +124,7 @@ def profile(
 
 
 def profile_of(explanation: Explanation, node_nm: float = 45) -> ProgramProfile:
-    """The profile that an explanation of a program on the current device gives."""
+    """The profile from an explanation of a program on the current device."""
     scale = _scale(explanation)
     rows: dict[int, list[Row]] = {}
     for row in explanation.rows:
@@ -141,13 +141,13 @@ def with_energy(found: ProgramProfile) -> ProgramProfile:
 
 
 def _scale(explanation: Explanation) -> float:
-    """Brings the times of kernels down to those of a run without a clock."""
+    """The factor that scales the times of kernels to a run without a clock."""
     total = explanation.seconds
     return min(1.0, explanation.plain / total) if explanation.plain and total else 1.0
 
 
 def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
-    """A kernel of one call or more: those that pack operands or add up parts count for it."""
+    """A kernel of one or more calls: those that pack operands or reduce partial results count for it."""
     main, seconds = max(calls, key=lambda row: (row.flops, row.seconds)), sum(row.seconds for row in calls)
     return KernelProfile(
         number,

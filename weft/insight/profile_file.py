@@ -1,6 +1,6 @@
-"""Reading profiles that were kept as JSON: to show them later, to compare them, or to project them to another machine.
+"""Reads profiles stored as JSON: to show them later, to compare them, or to project them to another machine.
 
-There is one form, `ProfileRecord.to_json`: the figures that are shown, and the program that they are of. Files of two older forms are read, too:
+There is one format, `ProfileRecord.to_json`: the figures that are shown, and their program. Files of two older formats are read, too:
 records without their program, and programs (`weft.profile(...).to_json()`) without figures.
 """
 
@@ -35,7 +35,7 @@ _WITHOUT_PROGRAM = 1  # the format of records that held no program
 
 
 def profile_from_json(known: Mapping[str, Any]) -> ProgramProfile:
-    """The profile that `ProgramProfile.to_json` wrote, after `json.loads`. The lives of single values are not kept.
+    """The profile that `ProgramProfile.to_json` wrote, after `json.loads`. The lifetimes of single values are not stored.
 
     >>> import weft
     >>> found = weft.profile(weft.nn.Linear(4, 2), weft.ones((3, 4)))
@@ -50,7 +50,7 @@ def profile_from_json(known: Mapping[str, Any]) -> ProgramProfile:
 
 
 def record_from_json(text: str, where: str = "profile") -> ProfileRecord:
-    """What is shown of the profile in a file. A file of a newer form, or a damaged one, is refused."""
+    """The record of the profile in a file. A file of a newer format, or a damaged one, is rejected."""
     try:
         known = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -97,7 +97,7 @@ def _program(known: Mapping[str, Any]) -> ProgramProfile:
 
 
 def _older_program(known: Mapping[str, Any]) -> ProgramProfile:
-    """A program as it was written before its figures stood beside it."""
+    """A program in the format without figures."""
     measured = known["where"], known["runs"], known["seconds"], known["clock_overhead"]
     explanation = Explanation((), _memory(known["memory"]), _roof(known["roof"]), *measured)
     flow = flow_from_json(known.get("flow", ()))
@@ -120,7 +120,7 @@ def _kernel(known: Mapping[str, Any]) -> KernelProfile:
 
 
 def _starts(name: str) -> int:
-    """Of a kernel in a file that does not tell: its name has the steps of a scan and the kernels of a step.
+    """The launches of a kernel in a file without them: a scan's name has its number of steps and of kernels per step.
 
     >>> _starts("scan of 128 steps (2 kernels)"), _starts("matmul 16x10x84")
     (256, 1)

@@ -1,4 +1,4 @@
-"""A profile as data that outlives the program: what is shown of it later, compared with others, and written to disk as JSON."""
+"""A profile as data that outlives the program: it can be shown later, compared with others, and written to disk as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .roof_lines import RoofLines, roof_lines
 
 FORMAT = 2
 WORST = 10
-CALL = "call"  # what a profile is of that knows neither network nor batch
+CALL = "call"  # the subject of a profile without network or batch
 
 
 @dataclass(frozen=True)
 class CallTimes:
-    """Seconds of whole calls, as a caller sees them. `spread`: the middle half of the calls, as a share of the median."""
+    """Latencies of whole calls in seconds. `spread`: the interquartile range relative to the median."""
 
     p50: float
     p95: float
@@ -46,7 +46,7 @@ class CallTimes:
 
 
 def percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """The latencies that 50, 95 and 99 of 100 calls keep. Each is the time of a real call, none lies between two.
+    """The 50th, 95th and 99th percentile of latencies. Each is the time of a real call, without interpolation.
 
     >>> percentiles(range(1, 101))
     (50.0, 95.0, 99.0)
@@ -66,7 +66,7 @@ class LayerRecord:
     seconds: float
     flops: float
     nbytes: float
-    least: float  # seconds at the roof
+    least: float  # seconds at the roofline
     joules: float
     live: int
     bound: str
@@ -80,7 +80,7 @@ class LayerRecord:
 
     @property
     def rate(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self.flops / self.seconds if self.seconds else 0.0
 
     @property
@@ -90,7 +90,7 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class Offender:
-    """A kernel that loses time against the roof, and what would help."""
+    """A kernel that loses time relative to the roofline, and what would help."""
 
     name: str
     layer: str
@@ -104,7 +104,7 @@ class Offender:
 
 @dataclass(frozen=True)
 class MemoryStep:
-    """What is in memory while one kernel runs, beside weights: bytes."""
+    """Memory in use while one kernel runs, besides weights, in bytes."""
 
     layer: str
     begin: float
@@ -115,7 +115,7 @@ class MemoryStep:
 
 @dataclass(frozen=True)
 class MemoryRecord:
-    """Memory through one call. `weights` are all inputs that stay: parameters, statistics, packed operands."""
+    """Memory during one call. `weights` are all persistent inputs: parameters, statistics, packed operands."""
 
     weights: int
     inputs: int
@@ -129,14 +129,14 @@ class MemoryRecord:
 
 @dataclass(frozen=True)
 class ProfileRecord:
-    """See the head of this file. Times are measured; `joules` are modelled unless `energy_measured`, those of layers always."""
+    """The record of a profile. Times are measured; `joules` are modelled unless `energy_measured`, those of layers always."""
 
     subject: str
     what: str  # infer, train or call
     batch: int
     device: str
     where: str
-    made: float  # seconds since 1970
+    made: float  # Unix time in seconds
     weft: str
     times: CallTimes | None  # None: whole calls were not timed
     seconds: float  # of a call, by the program's own clock
@@ -150,17 +150,17 @@ class ProfileRecord:
     worst: tuple[Offender, ...]
     memory: MemoryRecord
     program: PrintableProfile | None = (
-        None  # what all this was computed from, to compare it or to project it; None in older files
+        None  # the profile that this was computed from, to compare or project it; None in older files
     )
 
     @property
     def latency(self) -> float:
-        """Seconds of a call: the median."""
+        """The median latency of a call in seconds."""
         return self.times.p50 if self.times is not None else self.seconds
 
     @property
     def per_second(self) -> float:
-        """Examples a second: inferences, or samples of a training."""
+        """Throughput in examples per second: inferences, or training samples."""
         return self.batch / self.latency if self.latency else 0.0
 
     @property
@@ -173,12 +173,12 @@ class ProfileRecord:
 
     @property
     def near_roof(self) -> float:
-        """The share of time in layers that are above 70 % of the roof."""
+        """The fraction of time in layers above 70 % of the roofline."""
         near = sum(one.seconds for one in self.layers if one.roof >= NEAR)
         return near / self.layer_seconds if self.layers else 0.0
 
     def in_blocks(self) -> ProfileRecord:
-        """The same with the parts of each block of the network as one layer: `layers.3.body.layers.0` counts for `layers.3`."""
+        """The same with the layers of each block of the network merged: `layers.3.body.layers.0` counts for `layers.3`."""
         counts = Counter(block_of(one.label) for one in self.layers)
         alone = [one for one in self.layers if counts[block_of(one.label)] == 1]
         renamed = [
@@ -201,7 +201,7 @@ class ProfileRecord:
         return json.dumps({"format": FORMAT, **asdict(self)})
 
     def summary(self) -> dict[str, Any]:
-        """The figures on top."""
+        """The summary figures."""
         return {
             "subject": self.subject, "what": self.what, "batch": self.batch, "device": self.device, "where": self.where, "made": self.made,
             "per_second": self.per_second, "p50": self.latency, "p99": self.times.p99 if self.times else None, "per_joule": self.per_joule,
@@ -223,10 +223,10 @@ def profile_record(
     found: PrintableProfile, subject: str = "program", *, what: str = "infer", batch: int = 1, device: str = "cpu", times: CallTimes | None = None,
     arguments: int = 0, joules: float | None = None, rename: Callable[[str], str] = str,
 ) -> ProfileRecord:  # fmt: skip
-    """What is kept of a profile. `arguments`: the bytes of the arguments of a call; all other inputs of the program are weights.
+    """Create the record of a profile. `arguments`: the bytes of the arguments of a call; all other inputs of the program are weights.
 
-    `joules` are those of a call, if they were measured; the energy of layers is modelled in any case.
-    `rename` gives layers other labels, such as those that a saved program has.
+    `joules` is the energy of a call, if it was measured; the energy of layers is always modelled.
+    `rename` gives layers other labels, such as those of a saved program.
     """
     return ProfileRecord(
         subject, what, batch, device, found.where, round(time.time(), 3), __version__, times, found.seconds, found.explanation.overhead,
@@ -237,7 +237,7 @@ def profile_record(
 
 
 def as_record(found: PrintableProfile | ProfileRecord, name: str) -> ProfileRecord:
-    """What is shown of a profile that was just made, or of one that was kept."""
+    """The record of a new profile, or the given record."""
     return found if isinstance(found, ProfileRecord) else profile_record(found, name, what=CALL)
 
 
@@ -252,7 +252,7 @@ def _layer(found: PrintableProfile, one: LayerProfile, rename: Callable[[str], s
 
 
 def _merged(layers: Iterable[LayerRecord]) -> tuple[LayerRecord, ...]:
-    """Layers that have one label after renaming are one layer, which is bound by what bounds its longer part."""
+    """Merge layers with the same label after renaming; the merged layer has the bound of its longer part."""
     found: dict[str, LayerRecord] = {}
     for one in layers:
         known = found.get(one.label)
@@ -284,7 +284,7 @@ def _offender(found: PrintableProfile, one: KernelProfile, rename: Callable[[str
 
 
 def _layer_of(kernel: KernelProfile) -> str:
-    """The layer that a kernel does most for."""
+    """The layer with the largest share of a kernel."""
     return max(kernel.layers, key=lambda pair: pair[1])[0].label
 
 

@@ -1,4 +1,4 @@
-"""A profile as text: the layers, the phases, the kernels that lose most time, and how all this was measured."""
+"""A profile as text: the layers, the phases, the kernels that lose most time, and how it was measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .layer_profile import KernelProfile, LayerProfile
 
 LONGEST = 44  # characters of a name
 LAYERS, WORST = 40, 10
-UNEXPLAINED = 0.2  # of a call: more than this outside of its kernels is told
+UNEXPLAINED = 0.2  # fraction of a call: more than this outside of kernels is reported
 
 
 class PrintableProfile(Protocol):
-    """What is shown of a profile: see `ProgramProfile`."""
+    """The attributes of a profile that the text needs: see `ProgramProfile`."""
 
     @property
     def where(self) -> str: ...
@@ -151,7 +151,7 @@ def _notes(found: PrintableProfile) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time with a unit that fits.
+    """A time with a suitable unit.
 
     >>> duration(0.0123), duration(4.2e-6), duration(0.0)
     ('12.3 ms', '4.20 us', '0 s')
@@ -165,7 +165,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(number: float) -> str:
-    """A number with a decimal prefix, to stand before a unit.
+    """A number with a decimal prefix, to precede a unit.
 
     >>> amount(1.23e9) + "FLOP", amount(0.0042) + "J"
     ('1.23 GFLOP', '4.20 mJ')
@@ -188,7 +188,7 @@ def cut(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], left: int, ragged: Sequence[int] = ()) -> str:
-    """Rows under the titles in the first one. The first `left` columns and the `ragged` ones begin at the left."""
+    """Rows under the titles in the first one. The first `left` columns and the `ragged` ones are left-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(

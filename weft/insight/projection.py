@@ -1,4 +1,4 @@
-"""What a measured program would take on another machine, projected from that machine's peak numbers.
+"""Projects a measured program to another machine, from that machine's peak numbers.
 
     project(profile(step, x), machine("titan-x")).seconds
 
@@ -6,18 +6,18 @@ For each kernel
 
     time = max(operations / peak / e,  bytes / bandwidth / e) + starts x launch overhead + fill time
 
-where e is the efficiency that the kernel reaches here: the least time that the measured roof of this machine allows, as a fraction of
-the time it takes beyond these two. The other machine is assumed to come as close to its own peak. `starts` is 1, or the number of kernels of all steps of
-a scan, which follow each other; on a GPU a start is a launch, on a CPU the threads meet at a barrier. The fill time is what a kernel
-takes to give all units work and to wait for the last one. Three rules make the assumption reasonable:
+where e is the efficiency that the kernel reaches here: the roofline time on this machine (measured roof) as a fraction of
+its time without these two overheads. The other machine is assumed to reach the same fraction of its own peak. `starts` is 1, or the number of
+kernels of all steps of a scan, which run in sequence; on a GPU a start is a launch, on a CPU a barrier of the threads. The fill time is the
+time that a kernel takes to give all units work and to wait for the last one. Three rules make the assumption reasonable:
 
-- A kernel that takes longer to start than to run here says nothing about the machine: it has the efficiency of the rest of the program, or the one
-  that is `USUAL` where all kernels are like that.
-- More than the roof by fewer operations (Winograd) carries over. More than the roof of the memory, from a cache, carries over only if
-  the values in use fit into the cache of the other machine.
-- A kernel in a format that the other machine has no units for runs in the wider one that it has.
+- A kernel bound by launch overhead here says nothing about the machine: it gets the efficiency of the rest of the program, or `USUAL`
+  where all kernels are like that.
+- Exceeding the compute roof by fewer operations (Winograd) carries over. Exceeding the memory roof, from a cache, carries over only if
+  the working set fits into the cache of the other machine.
+- A kernel in a format that the other machine does not support runs in the wider one that it does.
 
-Peaks are those of data sheets, which programs reach to 80 or 90 % at best, so projections are optimistic by about as much.
+Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so projections are optimistic by about as much.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from .machines import WIDER, DescribedMachine
 from .profile import ProgramProfile
 from .table_reader import Figure
 
-USUAL = 0.75  # of the roof: the efficiency of a program of which nothing else is known
+USUAL = 0.75  # fraction of the roof: the default efficiency of a program
 NOTE = "kernels that take longer to start than to run"
-FEW = 8  # starts: kernels that take longer have work of their own
-LONGEST = 5e-5  # seconds of a start: a kernel that takes longer is slow for other reasons
-LITTLE = 0.25  # of a kernel's time: its work at the roof takes less, so the rest is the start
+FEW = 8  # launch overheads: longer kernels have significant work
+LONGEST = 5e-5  # maximum seconds of a launch: a longer kernel is slow for other reasons
+LITTLE = 0.25  # fraction of a kernel's time: if its roofline time is less, the rest is launch overhead
 SIZES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A program on a machine that is not here. All times are projected, none is measured."""
+    """A program on a machine that is not available here. All times are projected, none is measured."""
 
     machine: DescribedMachine
     kernels: tuple[KernelProfile, ...]  # with projected times
     bounds: tuple[str, ...]  # what limits each: compute, memory or launch
-    format: str | None  # that floats are computed in; None: their own
+    format: str | None  # of the float computations; None: unchanged
 
     @property
     def seconds(self) -> float:
@@ -61,7 +61,7 @@ class Projection:
 
     @property
     def joules(self) -> float | None:
-        """The energy if the machine takes all of its power limit."""
+        """The energy at the machine's power limit."""
         return None if self.machine.power is None else self.machine.power.value * self.seconds
 
 
@@ -76,7 +76,7 @@ def project(found: ProgramProfile, machine: DescribedMachine, format: str | None
     True
     """
     if format is not None:
-        machine.peak_for(format)  # an error before anything is computed
+        machine.peak_for(format)  # raise errors before anything is computed
     start = StartCost.of([found])
     typical = _typical_efficiency(found, start)
     pairs = [_projected(found, kernel, machine, format, typical, start) for kernel in found.kernels]
@@ -86,7 +86,7 @@ def project(found: ProgramProfile, machine: DescribedMachine, format: str | None
 def measured_machine(
     name: str, found: ProgramProfile | Sequence[ProgramProfile], kind: str = "cpu"
 ) -> DescribedMachine:
-    """The machine that profiles were measured on, as its measured roof and its short kernels describe it: to project other profiles to it.
+    """The machine that profiles were measured on, described by its measured roof and its short kernels, to project other profiles to it.
 
     >>> import weft
     >>> from weft.insight import profile
@@ -109,14 +109,14 @@ def measured_machine(
 
 @dataclass(frozen=True)
 class StartCost:
-    """What kernels take on a machine beside their work."""
+    """The overheads of kernels on a machine, besides their work."""
 
-    launch: float  # seconds of each start
-    fill: float  # of each kernel
+    launch: float  # seconds of each launch
+    fill: float  # seconds of each kernel
 
     @classmethod
     def of(cls, profiles: Sequence[ProgramProfile]) -> StartCost:
-        """As the kernels show it that do little else: a launch takes what the shortest does, filling the machine what the middle one takes beyond."""
+        """Estimated from launch-bound kernels: the launch overhead is that of the shortest, the fill time is the difference to the median."""
         little = [
             (kernel.seconds - _least(found, kernel)) / kernel.starts
             for found in profiles
@@ -132,19 +132,19 @@ class StartCost:
 
 
 def _least(found: ProgramProfile, kernel: KernelProfile) -> float:
-    """The least time here, by the same formula as there. (`kernel.least` adds up phases that run one after the other.)"""
+    """The roofline time here, by the same formula as there. (`kernel.least` adds up phases that run in sequence.)"""
     return found.explanation.roof.seconds(kernel.flops, kernel.nbytes, itemsize=SIZES[format_of(kernel)])
 
 
 def _is_start(found: ProgramProfile, kernel: KernelProfile, start: StartCost) -> bool:
-    """Whether a kernel's time says more about starting it, and about how little work it has to fill the machine with, than about its rate."""
+    """Whether a kernel is dominated by overhead (launch, and too little work to fill the machine), so that its time does not show its rate."""
     beside = start.seconds(kernel)
     few = _least(found, kernel) < LITTLE * kernel.seconds and kernel.seconds < FEW * beside
     return few or beside > 0.5 * kernel.seconds
 
 
 def _typical_efficiency(found: ProgramProfile, start: StartCost) -> float:
-    """Of all kernels that take longer to run than to start."""
+    """The mean efficiency of all kernels that are not launch-bound."""
     kernels = [k for k in found.kernels if _least(found, k) and not _is_start(found, k, start)]
     seconds = sum(k.seconds - start.seconds(k) for k in kernels)
     return sum(_least(found, k) for k in kernels) / seconds if seconds else USUAL
@@ -169,18 +169,18 @@ def _projected(
         "launch": StartCost(launch, fill).seconds(kernel),
     }
     bound = max(parts, key=lambda name: parts[name])
-    # A kernel without counted work costs its launch; where none is known, what it costs here.
+    # A kernel without counted work costs its launch; if the launch overhead is unknown, its time here.
     seconds = max(parts["compute"], parts["memory"]) + parts["launch"] or kernel.seconds
     return replace(kernel, seconds=seconds, least=max(compute, memory), nbytes=nbytes), bound
 
 
 def format_of(kernel: KernelProfile) -> str:
-    """The format of a kernel as machines have them: integers other than int8 count as float32, as wide as them."""
+    """The format of a kernel in terms of machines: integers other than int8 count as float32, which is as wide."""
     return kernel.format if kernel.format in WIDER else "float32"
 
 
 def parse_machines(text: str) -> Sequence[tuple[str, str | None]]:
-    """Names of machines, each with a format behind a colon or without one.
+    """Names of machines, each optionally with a format after a colon.
 
     >>> parse_machines("titan-x,tegra-x1:float16")
     [('titan-x', None), ('tegra-x1', 'float16')]

@@ -1,4 +1,4 @@
-"""A dataset for measurements: examples that cannot be read are noted instead of ending the measurement."""
+"""A dataset for measurements: unreadable examples are recorded instead of ending the measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..data.images import Unreadable
 from ..data.loader import IndexableDataset
 from ..errors import RunError, WeftError
 
-# What readers and decoders raise on a missing or damaged file (Pillow a SyntaxError, too). A mistake in the code of a dataset,
+# The errors of readers and decoders on a missing or damaged file (Pillow raises a SyntaxError, too). A bug in the code of a dataset,
 # such as a TypeError, is not one of them: it ends the measurement.
 READ_ERRORS = (
     WeftError,
@@ -30,7 +30,7 @@ READ_ERRORS = (
 
 
 class ReadableExamples:
-    """A dataset in which a readable example stands in for each one that cannot be read."""
+    """A dataset in which a readable example replaces each unreadable one."""
 
     def __init__(self, dataset: IndexableDataset) -> None:
         self.base = dataset
@@ -49,7 +49,7 @@ class ReadableExamples:
             return self.base.inputs(indices)
         except READ_ERRORS:  # the examples are read one by one
             found = self.read_each(indices)
-        if self.spare is None:  # not one of this batch: any other will do
+        if self.spare is None:  # none of this batch: use any other
             next((index for index in range(len(self)) if self._one(index) is not None), None)
         if self.spare is None:
             index, reason = next(iter(self.unreadable.items()))
@@ -60,7 +60,7 @@ class ReadableExamples:
         return np.stack([self.spare if one is None else one for one in found])
 
     def read_each(self, indices: np.ndarray) -> list[np.ndarray | None]:
-        """The examples one by one; None for those that cannot be read."""
+        """The examples one by one; None for unreadable ones."""
         return [self._one(int(index)) for index in indices]
 
     def _one(self, index: int) -> np.ndarray | None:

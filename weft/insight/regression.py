@@ -1,12 +1,12 @@
-"""Regression watch: which layers of two programs differ in time beyond noise.
+"""Performance regression tests: which layers of two programs differ in time beyond noise.
 
     print(compare_steps(before.step(16), after.step(16)))
 
-Both are profiled in turn, round after round, so that whatever else the machine does meets both; the order changes with each round. A
-layer's figure is the mean of log(B / A) over the rounds without a fifth of them at either end, which bursts of other programs spoil. Its
+Both are profiled alternately, round after round, so that disturbances affect both equally; the order changes with each round. A
+layer's figure is the mean of log(B / A) over the rounds, trimmed by a fifth at either end against bursts of other programs. Its
 confidence interval is that of Student's t for trimmed means (Tukey and McLaughlin 1963), widened for the number of layers (Bonferroni), so
-that one comparison of two equal programs raises any false alarm with a chance of about 1 in 100. A layer has changed if the interval does
-not contain "the same" and the change is large enough to matter.
+that a comparison of two equal programs raises any false alarm with a probability of about 1 in 100. A layer has changed if the interval does
+not contain a ratio of 1 and the change is large enough to matter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .profile import ProgramProfile, profile_of
 from .profile_text import cut, duration, table
 
 ROUNDS, FEWEST = 12, 3
-REPEATS = 3  # runs of a program in a round: their median counts
-CONFIDENCE = 0.99  # that no layer of two equal programs is called changed
-LEAST = 0.05  # relative change that matters
-TRIMMED = 0.2  # of the rounds, at either end
+REPEATS = 3  # runs of a program per round, of which the median is used
+CONFIDENCE = 0.99  # that no layer of two equal programs is reported as changed
+LEAST = 0.05  # smallest relevant relative change
+TRIMMED = 0.2  # fraction of the rounds, at either end
 TOTAL = "total"
 Compiled = tuple[Jit[Any], tuple[Any, ...]]
 
@@ -57,7 +57,7 @@ class RegressionReport:
     names: tuple[str, str]
     layers: tuple[LayerChange, ...]
     total: LayerChange
-    only: tuple[tuple[str, ...], tuple[str, ...]]  # layers that only one of them has
+    only: tuple[tuple[str, ...], tuple[str, ...]]  # layers that only one program has
     rounds: int
 
     @property
@@ -65,7 +65,7 @@ class RegressionReport:
         return tuple(one for one in self.layers if one.changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it."""
+        """The report as JSON values."""
         return asdict(self) | {"changed": [one.name for one in self.changed]}
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class RegressionReport:
 def compare_steps(
     a: Compiled, b: Compiled, *, names: tuple[str, str] = ("A", "B"), rounds: int = ROUNDS
 ) -> RegressionReport:
-    """Profile two compiled functions, each with its arguments, in turn.
+    """Profile two compiled functions, each with its arguments, alternately.
 
     >>> import weft
     >>> from weft import nn
@@ -105,7 +105,7 @@ def compare_times(
     a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], *, names: tuple[str, str] = ("A", "B"),
     confidence: float = CONFIDENCE, least: float = LEAST,
 ) -> RegressionReport:  # fmt: skip
-    """Compare times of layers by name, a number for each round, those of one round at the same place in both.
+    """Compare times of layers by name, one number per round, with the rounds in the same order in both.
 
     >>> report = compare_times({"conv": [1, 1.1, 1], "total": [3, 3.1, 3]}, {"conv": [2, 2.2, 2.02], "total": [4, 4.1, 4.1]})
     >>> [(one.name, one.verdict) for one in report.changed]
@@ -130,7 +130,7 @@ def _change(name: str, a: Sequence[float], b: Sequence[float], chance: float, le
 
 
 def trimmed_interval(values: Sequence[float], chance: float) -> tuple[float, float]:
-    """The trimmed mean, and half of the width of the interval that misses the true one with this chance.
+    """The trimmed mean, and the half-width of its confidence interval with this error probability.
 
     >>> middle, half = trimmed_interval([1.0, 1.1, 0.9, 1.0, 25.0], 0.05)
     >>> round(middle, 2), half < 0.3
@@ -145,7 +145,7 @@ def trimmed_interval(values: Sequence[float], chance: float) -> tuple[float, flo
 
 
 def student_t(freedom: int, chance: float) -> float:
-    """The value that |t| exceeds with this chance.
+    """The two-sided critical value of Student's t: |t| exceeds it with this probability.
 
     >>> round(student_t(9, 0.05), 3), round(student_t(2, 0.01), 3), round(student_t(1, 0.5), 3)
     (2.262, 9.925, 1.0)
@@ -160,7 +160,7 @@ def student_t(freedom: int, chance: float) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """The chance that |t| is smaller: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """The probability that |t| is smaller: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2

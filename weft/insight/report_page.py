@@ -1,4 +1,4 @@
-"""A page about profiles that stands by itself: roofline, layers coloured by time or energy, memory, what loses time. No scripts.
+"""A self-contained HTML report of profiles: roofline, layers coloured by time or energy, memory, kernels that lose time. No scripts.
 
 weft.insight.save_report("profile.html", {"before": weft.profile(net, x), "after": weft.profile(small, x)})
 """
@@ -23,7 +23,7 @@ LAYERS = 200  # rows of a table
 
 
 def save_report(path: str | os.PathLike[str], profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> None:
-    """Write the page of profiles by name: two devices, or a network before and after compression."""
+    """Write the report of profiles by name: two devices, or a network before and after compression."""
     replace_file(Path(path), [report_page(profiles).encode()], "profile")
 
 
@@ -72,7 +72,7 @@ def _header(records: Mapping[str, ProfileRecord]) -> str:
 
 
 def _called(found: ProfileRecord) -> str:
-    """What was called; the profile of any function does not know its batch."""
+    """The name of what was called; the profile of a plain function has no batch."""
     if found.what == CALL:
         return "a call"
     return f"batch {found.batch}, {'a training step' if found.what == 'train' else 'inference'}"
@@ -100,7 +100,7 @@ def _figures(found: ProfileRecord) -> list[tuple[str, str]]:
 
 
 def _layers(found: ProfileRecord) -> str:
-    """The layers in their order; the stronger the colour, the larger the share of time, and of energy."""
+    """The layers in order; a stronger colour is a larger share of time, or of energy."""
     head = "".join(
         f"<th{' class=number' if i else ''}>{title}</th>"
         for i, title in enumerate(("Layer", "Time", "Energy", "FLOP", "Bytes", "FLOP/byte", "Of roof", "Bound by", "In memory"))
@@ -170,7 +170,7 @@ def _worst(found: ProfileRecord) -> str:
 
 
 def _compared(first: tuple[str, ProfileRecord], second: tuple[str, ProfileRecord]) -> str:
-    """The time of each layer in both, where both have it."""
+    """The time of each layer that both profiles have."""
     (name, of_first), (other, of_second) = first, second
     rows = []
     for one in of_first.layers:

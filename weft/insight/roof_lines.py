@@ -1,4 +1,4 @@
-"""The roof of a machine as lines of a plot: the slope of its memory, and a flat part for each width of numbers that has its own peak."""
+"""The roofline of a machine as lines of a plot: the slope of its bandwidth, and a flat part for each number width with its own peak."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ..records import dataclass
 from ..runtime.facts import Roofline
 
 WIDTHS = {4: "32 bits", 2: "16 bits", 1: "8 bits"}
-PROBE = 1e12  # operations without bytes: their time tells the peak
+PROBE = 1e12  # operations without bytes: their time gives the peak
 
 
 @dataclass(frozen=True)
 class RoofLines:
-    """Bytes a second, and operations a second by the width of numbers. Without a peak, nothing bounds arithmetic."""
+    """Bytes per second, and operations per second by number width. Without a peak, arithmetic is unbounded."""
 
     bandwidth: float | None
     peaks: Mapping[str, float]
 
     @property
     def peak(self) -> float | None:
-        """Of the widest numbers: those of float32."""
+        """The peak of the widest numbers: float32."""
         return next(iter(self.peaks.values()), None)
 
 
 def roof_lines(roof: Roofline) -> RoofLines:
-    """The lines of a roof; widths with the same peak are one line."""
+    """The lines of a roofline; widths with the same peak share a line."""
     found: dict[str, float] = {}
     for itemsize, name in WIDTHS.items():
         seconds = roof.seconds(PROBE, 0.0, itemsize=itemsize)

@@ -1,6 +1,6 @@
-"""A roofline plot: each layer a dot at its arithmetic intensity and its rate, below the roof of the machine, both axes logarithmic.
+"""A roofline plot: each layer is a dot at its arithmetic intensity and its rate, below the machine's roof, both axes logarithmic.
 
-Several profiles share a picture: two devices, or a network before and after compression. Each has its own roof and colour.
+Several profiles share a plot: two devices, or a network before and after compression. Each has its own roof and colour.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 66, 20, 18, 46
 COLOURS = ("#3b6fd4", "#d9622b", "#2e9e6b", "#8d5bd0")
 SMALLEST, LARGEST = 4.0, 15.0  # radii of dots
-SHOWN = 0.002  # of the time: layers with less are left out
+SHOWN = 0.002  # fraction of the time: cheaper layers are left out
 LETTER, LINE = 6.6, 15.0  # width of a letter and height of a line
-NAMED = 6  # layers of each profile that have a name in the picture
-SLOPE_PLACES = (0.3, 0.15, 0.45, 0.6, 0.75)  # of the slope's length: where the bandwidth may stand
-CROWDED = 45.0  # a dot that is nearer than this is in the way
+NAMED = 6  # labelled layers of each profile
+SLOPE_PLACES = (0.3, 0.15, 0.45, 0.6, 0.75)  # positions along the slope for the bandwidth label
+CROWDED = 45.0  # a dot that is nearer than this obstructs a label
 
 _Place = tuple[float, float, float]  # of a dot: x, y and radius
 
 
 def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
-    """The picture of profiles by name, as SVG with light and dark colours."""
+    """The plot of profiles by name, as SVG with light and dark colours."""
     records = {name: as_record(found, name) for name, found in profiles.items()}
     dots = {name: _dots(found) for name, found in records.items()}
     scale = _Scale([dot for own in dots.values() for dot in own], [found.roof for found in records.values()])
@@ -37,7 +37,7 @@ def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
     placed = [_LabelBox(LEFT, LEFT + 26 + LETTER * len(name), _key_y(i)) for i, name in enumerate(records)]
     lines = [*_grid(scale)]
     marks: list[str] = []
-    names: list[str] = []  # above all dots
+    names: list[str] = []  # drawn above all dots
     drawn: list[tuple[str, RoofLines]] = []
     for number, (name, found) in enumerate(records.items()):
         colour = COLOURS[number % len(COLOURS)]
@@ -79,7 +79,7 @@ class _Scale:
         self.x0, self.x1 = (
             math.floor(math.log10(min(xs) / 1.3)),
             math.ceil(math.log10(max(xs) * 10)),
-        )  # room for names at the right
+        )  # space for names at the right
         self.y0, self.y1 = math.floor(math.log10(min(ys) / 1.3)), math.ceil(math.log10(max(ys) * 1.3))
 
     def x(self, intensity: float) -> float:
@@ -113,7 +113,7 @@ def _grid(scale: _Scale) -> Iterator[str]:
 
 
 def _roof(scale: _Scale, roof: RoofLines, colour: str) -> Iterator[str]:
-    """The slope, and a flat line for each width of numbers, the widest solid."""
+    """The slope, and a flat line for each number width, the widest solid."""
     if not roof.peak or not roof.bandwidth:
         return
     low, high = 10.0**scale.x0, 10.0**scale.x1
@@ -147,7 +147,7 @@ def _roof_labels(
 
 
 def _are_close(one: RoofLines, other: RoofLines) -> bool:
-    """Whether two roofs are the same machine's, measured twice."""
+    """Whether two roofs are measurements of the same machine."""
     return bool(one.peak and other.peak and abs(math.log(one.peak / other.peak)) < 0.1)
 
 
@@ -181,7 +181,7 @@ def _slope_label(
 
 @dataclass(frozen=True)
 class _LabelBox:
-    """Where a name stands in the picture."""
+    """The position of a label in the plot."""
 
     left: float
     right: float
@@ -191,14 +191,14 @@ class _LabelBox:
         return self.left < other.right and other.left < self.right and abs(self.y - other.y) < LINE
 
     def covers(self, place: _Place) -> bool:
-        """Whether the text hides a part of a dot."""
+        """Whether the text hides part of a dot."""
         x, y, radius = place
         aside, above = max(self.left - x, 0.0, x - self.right), max(abs(self.y - y) - LETTER, 0.0)
         return math.hypot(aside, above) < radius
 
 
 def _label_boxes(label: str, x: float, y: float, radius: float) -> Iterator[_LabelBox]:
-    """Right of a dot, left of it, above and below, where that is inside of the picture."""
+    """Right of a dot, left of it, above and below, where that is inside the plot."""
     width = LETTER * len(label)
     for left, middle in (
         (x + radius + 4, y),
@@ -231,7 +231,7 @@ def _marks(scale: _Scale, dots: Sequence[LayerRecord], found: ProfileRecord, col
 def _names(
     scale: _Scale, dots: Sequence[LayerRecord], places: Sequence[_Place], placed: list[_LabelBox]
 ) -> Iterator[str]:
-    """The names of the layers that take most time, where they hide neither a dot nor another name; one name for dots that lie upon each other."""
+    """The labels of the layers that take most time, where they hide neither a dot nor another label; one label for coinciding dots."""
     named: list[_Place] = []
     for one in sorted(dots, key=lambda one: -one.seconds):
         place = _place(scale, one, dots)

@@ -1,4 +1,4 @@
-"""A network on several machines side by side: the one it was measured on, and described ones that it is projected to."""
+"""Compares a network on several machines: the one it was measured on, and described ones that it is projected to."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class MachineRow:
     how: str  # "measured" or "projected"
     format: str
     batch: int
-    seconds: float  # of a batch
-    bound: str = ""  # what most of the time goes to: compute, memory or launch
+    seconds: float  # per batch
+    bound: str = ""  # the largest part of the time: compute, memory or launch
     watts: float | None = None
     power: str = ""  # "measured", or "limit": the power limit of the machine
     price: float | None = None
@@ -51,7 +51,7 @@ class MachineRow:
 
 
 def check_machines(wanted: Iterable[tuple[str, str | None]], file: str | Path | None = None) -> None:
-    """Reject names and formats that no machine has, before anything is measured."""
+    """Reject unknown machines and unsupported formats, before anything is measured."""
     for name, format in wanted:
         if name != HERE:
             machine(name, file).peak_for(format or "float32")
@@ -67,7 +67,7 @@ def side_by_side(
 ) -> list[MachineRow]:  # fmt: skip
     """A row for each machine, by name and format (None: that of the profile). `here` is where the profile was measured.
 
-    `measured` is the throughput of the same step: its energy gives the power that was measured here.
+    `measured` is the throughput of the same step: its energy gives the measured power.
 
     >>> import weft
     >>> from weft.insight import profile
@@ -137,7 +137,7 @@ def _cost(of: DescribedMachine | None) -> tuple[float | None, float | None]:
 
 
 def _format(found: ProgramProfile) -> str:
-    """The format that most of the operations are computed in."""
+    """The format of most of the operations."""
     work: dict[str, float] = {}
     for kernel in found.kernels:
         work[kernel.format] = work.get(kernel.format, 0.0) + kernel.flops

@@ -4,8 +4,8 @@ A figure is written as
 
     memory_bandwidth: {value: 336.5e9, source: nvidia-titan-x, note: 384 bits at 7.01 Gbit/s}
 
-`source` is a name under `sources:` of the same file, or a text of its own such as an address. `modelled: true` marks a figure that
-follows from others by a rule that `note` states.
+`source` is a name under `sources:` of the same file, or a text such as a URL. `modelled: true` marks a figure that
+is derived from others by a rule that `note` states.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with where it comes from.
+    """A number with its source.
 
     >>> figure = Figure(336.5e9, "a data sheet")
     >>> float(figure) / 1e9
@@ -37,9 +37,9 @@ class Figure:
     value: float
     source: str
     note: str = ""
-    modelled: bool = False  # follows from other figures by the rule in the note; not published
+    modelled: bool = False  # derived from other figures by the rule in the note; not published
     date: str = ""  # of a price
-    checked: str = ""  # how it was compared with what others say; empty: it is quoted, and was not compared again
+    checked: str = ""  # how it was compared with other sources; empty: quoted without a comparison
 
     def __float__(self) -> float:
         return self.value
@@ -47,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where figures come from, and how they were compared with what others say."""
+    """The source of figures, and how they were compared with other sources."""
 
     text: str
     checked: str = ""
@@ -55,7 +55,7 @@ class TableSource:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A mapping of a table, with the place that its errors name."""
+    """A mapping of a table, with its location for errors."""
 
     table: str  # the file
     path: str  # of keys: machines.titan-x.peak
@@ -66,7 +66,7 @@ class TableEntry:
         return [key.text for key, _ in self.node.pairs]
 
     def only(self, known: Sequence[str]) -> None:
-        """Reject keys that are not known."""
+        """Reject unknown keys."""
         for key, _ in self.node.pairs:
             if key.text not in known:
                 self._fail(key, f"there is no key {self._under(key.text)}. {nearest(key.text, known)}")
@@ -153,17 +153,17 @@ class TableEntry:
         return {name: found.figure(name) for name in found.names()}
 
     def source(self) -> str:
-        """Where something comes from, as text."""
+        """The source of an entry, as text."""
         return self.table_source().text
 
     def table_source(self) -> TableSource:
-        """Where the figure comes from: a name is replaced by what `sources` says of it."""
+        """The source of the figure: a name is looked up in `sources`."""
         name = self.text("source")
         if not name.strip():
             self._fail(self.node, f"{self._under('source')} requires where the number comes from, got nothing.")
         if name in self.sources:
             return self.sources[name]
-        if " " not in name and "/" not in name:  # not an address or a sentence: it was meant as a name
+        if " " not in name and "/" not in name:  # not a URL or a sentence: it was meant as a name
             self._fail(
                 self.node.get("source") or self.node,
                 f"there is no source {name} under `sources`. {nearest(name, list(self.sources))}",
@@ -198,7 +198,7 @@ class TableEntry:
 
 
 def table_file(read: Callable[[TableEntry], Content]) -> Callable[[Path], Content]:
-    """Let a function that reads a table take its file, which is read again only when it has changed."""
+    """Wrap a function that reads a table to take a file, which is read again only when it has changed."""
 
     @cache
     def known(path: Path, changed: int) -> Content:

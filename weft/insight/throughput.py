@@ -1,9 +1,9 @@
-"""Throughput as people quote it: inferences a second, latency, energy and cost for each batch size, on one device or several.
+"""Throughput, latency, energy and cost for each batch size, on one device or several.
 
     table = throughput(lambda batch: subject.step(batch), device="cpu") + throughput(..., device="cuda")
     print(table)
 
-Latencies are those of many single calls, each timed alone until its result is there. The rate is that of calls in a row, which a GPU
+Latencies are those of many single calls, each timed until its result is available. Throughput is that of back-to-back calls, which a GPU
 queues. Energy is measured where the device has a counter (see `measured_energy`) and modelled otherwise (see `energy`); every number
 says which.
 """
@@ -30,9 +30,9 @@ from .profile_record import percentiles
 from .throughput_table import ThroughputRow, ThroughputTable
 
 Step = Callable[[int], tuple[Jit[Any], tuple[Any, ...]]]  # for a batch size: a compiled function and its arguments
-WARM = 3  # calls before those that are timed: they compile, touch memory, wake threads, record GPU graphs
-FEWEST = 5  # calls that are timed, however long they take
-MOST_BATCH = 1024  # where doubling ends, if memory does not end it before
+WARM = 3  # warm-up calls: they compile, touch memory, wake threads, record GPU graphs
+FEWEST = 5  # minimum number of timed calls
+MOST_BATCH = 1024  # where doubling ends, if memory suffices
 LONGEST = 10.0  # seconds of a call: larger batches are not tried
 
 
@@ -40,10 +40,10 @@ def throughput(
     step: Step, batches: Sequence[int] | None = None, *, what: str = "infer", device: str | None = None, seconds: float = 1.0,
     most: int = MOST_BATCH, node_nm: float = 45, subtract_idle: bool = False, examples: int | None = None,
 ) -> ThroughputTable:  # fmt: skip
-    """Measure a function for each batch size: for 1, 2, 4, ... until memory ends or `most`, unless `batches` are given.
+    """Measure a function for each batch size: by default 1, 2, 4, ... until out of memory or `most`.
 
-    `step` gives a compiled function and its arguments for a batch size. Each size is timed for `seconds`. `examples` are those of an
-    epoch, for the cost of one. A runtime error (a GPU that is lost) ends the table with a note.
+    `step` returns a compiled function and its arguments for a batch size. Each size is timed for `seconds`. `examples` is the size of an
+    epoch, for its cost. A runtime error (a GPU that is lost) ends the table with a note.
 
     >>> import weft
     >>> table = throughput(lambda n: (weft.jit(lambda x: x @ x.T), (weft.ones((n, 8)),)), [1, 2], seconds=0.01)
@@ -116,7 +116,7 @@ class _DeviceRun:
         return _priced(row, self.described)
 
     def _single(self, function: Jit[Any], args: tuple[Any, ...]) -> list[float]:
-        """Calls that are timed alone."""
+        """The latencies of single calls."""
         times: list[float] = []
         end = time.perf_counter() + self.seconds
         while len(times) < FEWEST or time.perf_counter() < end:
@@ -127,7 +127,7 @@ class _DeviceRun:
         return times
 
     def _in_a_row(self, function: Jit[Any], args: tuple[Any, ...], expected: float) -> tuple[float, float, str]:
-        """Calls a second, joules of a call, and how these are known."""
+        """Calls per second, joules per call, and whether they are measured or modelled."""
         calls = max(FEWEST, round(self.seconds / max(expected, 1e-9)))
         seconds, used = calls_in_a_row(function, args, calls, self.device, self.idle)
         rate = calls / seconds

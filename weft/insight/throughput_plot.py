@@ -1,4 +1,4 @@
-"""Throughput as a picture: examples a second over the batch size, both axes logarithmic."""
+"""A throughput plot: examples per second over the batch size, both axes logarithmic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 48
 
 
 def throughput_svg(rows: Sequence[ThroughputRow], title: str = "Throughput") -> str:
-    """Examples a second over the batch size, a line for each device, both axes logarithmic."""
+    """Examples per second over the batch size, a line for each device, both axes logarithmic."""
     series = list(dict.fromkeys((row.device, row.what) for row in rows))
     across = make_axis([float(row.batch) for row in rows], log=True)
     across = ChartAxis(across.low, across.high, *_batch_ticks(rows), log=True)

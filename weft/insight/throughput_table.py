@@ -20,35 +20,35 @@ class ThroughputRow:
     device: str
     what: str  # infer or train
     batch: int
-    calls: int  # that were timed alone
+    calls: int  # individually timed
     p50: float  # seconds of a call
     p95: float
     p99: float
     per_second: float  # examples
-    joules: float | None = None  # of an example; None: not known
+    joules: float | None = None  # per example; None: unknown
     energy: str = ""  # "measured" or "modelled"
-    power_limit: float | None = None  # watts, as described; and so are the others
+    power_limit: float | None = None  # watts, from the description, like those below
     price: float | None = None
     dollars_per_hour: float | None = None
 
     @property
     def per_joule(self) -> float | None:
-        """Examples for each joule: images/s for each watt that the device took."""
+        """Examples per joule: images per second per watt of measured or modelled power."""
         return 1 / self.joules if self.joules else None
 
     @property
     def per_second_per_watt(self) -> float | None:
-        """Examples a second for each watt of the power limit."""
+        """Examples per second per watt of the power limit."""
         return self.per_second / self.power_limit if self.power_limit else None
 
     @property
     def per_second_per_dollar(self) -> float | None:
-        """Examples a second for each dollar that the device costs to buy."""
+        """Examples per second per dollar of the purchase price."""
         return self.per_second / self.price if self.price else None
 
     @property
     def per_dollar(self) -> float | None:
-        """Examples for a dollar of rent."""
+        """Examples per dollar of rent."""
         return 3600 * self.per_second / self.dollars_per_hour if self.dollars_per_hour else None
 
 
@@ -65,7 +65,7 @@ class ThroughputTable:
         return ThroughputTable((*self.rows, *other.rows), notes, self.examples or other.examples)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it."""
+        """The table as JSON values."""
         derived = ("per_joule", "per_second_per_watt", "per_second_per_dollar", "per_dollar")
         rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in self.rows]
         return {"rows": rows, "notes": list(self.notes), "examples": self.examples}
@@ -75,7 +75,7 @@ class ThroughputTable:
 
 
 def throughput_text(rows: Sequence[ThroughputRow], notes: Sequence[str], examples: int | None = None) -> str:
-    """The table, below it the notes. Columns of which nothing is known are left out."""
+    """The table, with notes below it. Empty columns are left out."""
     if not rows:
         return "\n".join(("no batch size could be measured", *notes))
     unit = "samples" if all(row.what == "train" for row in rows) else "inferences"
@@ -108,7 +108,7 @@ def _columns(unit: str, examples: int | None) -> list[tuple[str, Callable[[Throu
 
 
 def _epoch_dollars(row: ThroughputRow, examples: int) -> float | None:
-    """The rent of the device for as long as an epoch takes."""
+    """The cost of renting the device for an epoch."""
     return None if row.dollars_per_hour is None else examples / row.per_second / 3600 * row.dollars_per_hour
 
 
@@ -117,5 +117,5 @@ def _number(value: float | None) -> str:
 
 
 def _marked(row: ThroughputRow, value: float | None) -> str:
-    """A number with a word that says how it is known."""
+    """A number, marked as measured or modelled."""
     return UNKNOWN if value is None else f"{amount(value).strip()} {row.energy}"

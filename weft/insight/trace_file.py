@@ -1,4 +1,4 @@
-"""`weft.insight.trace`: record what threads, GPU streams and loaders do, and write it for Perfetto or chrome://tracing.
+"""`weft.insight.trace`: records what threads, GPU streams and loaders do, and writes it for Perfetto or chrome://tracing.
 
     with weft.insight.trace("trace.json"):
         for x, y in loader:
@@ -20,17 +20,17 @@ from ..errors import UserError
 from ..io.files import replace_file
 from ..timeline import HOST, LIMIT, RECORDING, Slice, Timeline, TimelineRow, recorded
 
-_LOADER = "weft-loader_"  # threads of a loader are named so
+_LOADER = "weft-loader_"  # prefix of the names of loader threads
 _ORDER = ("main", "CPU worker", "data loader")  # of rows; others follow
 
 
 @contextmanager
 def trace(path: str | Path, *, limit: int = LIMIT) -> Iterator[Timeline]:
-    """Record a timeline of what is done inside, and write it to a file at the end, also if there is an error.
+    """Record a timeline of the code inside, and write it to a file at the end, even after an error.
 
-    Rows are the threads of the host, those of the team that computes on the CPU, the threads that load data, and the streams of GPUs.
-    Recording ends early when there are `limit` slices. Each program that runs inside is compiled once more, with a clock in it: that
-    is on the timeline too, unless the same was traced before.
+    Rows are the threads of the host, the CPU's worker threads, the threads that load data, and the streams of GPUs.
+    Recording ends early after `limit` slices. Each program that runs inside is compiled once more, with a clock in it: that
+    is on the timeline too, unless the same program was traced before.
 
     >>> import json, tempfile, weft
     >>> step = weft.jit(lambda x: (x @ x).sum())
@@ -64,7 +64,7 @@ def recording(limit: int = LIMIT) -> Iterator[Timeline]:
 
 
 def annotate(name: str, **facts: Any) -> AbstractContextManager[None]:
-    """What is done inside is a slice of this name on the timeline, if one is being recorded; otherwise nothing happens.
+    """Mark the code inside as a named slice on the timeline, if one is being recorded.
 
     >>> with annotate("evaluation", epoch=3):
     ...     pass
@@ -109,7 +109,7 @@ def _place(row: tuple[str, str]) -> tuple[bool, int, str]:
 
 
 def _shown_rows(slices: Iterable[Slice]) -> dict[tuple[str, str], list[Slice]]:
-    """The slices by process and name of their row. An epoch has new threads of a loader: they share a row unless they work at one time."""
+    """The slices by process and name of their row. A loader starts new threads in each epoch: they share a row unless they run concurrently."""
     by_row: dict[TimelineRow, list[Slice]] = {}
     for one in slices:
         by_row.setdefault(one.row, []).append(one)

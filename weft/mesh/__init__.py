@@ -1,4 +1,4 @@
-"""Processes that work together: who they are, the meshes that they form, and collectives on arrays."""
+"""Processes that work together: the world, the meshes that they form, and collectives on arrays."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -1,4 +1,4 @@
-"""Memory that the processes of one machine share, and the contexts through which native code finds it (see compiler/cpu/collective)."""
+"""Shared memory between the processes of one machine, and the contexts by which native code finds it (see compiler/cpu/collective)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
 SLOT_BYTES = 1 << 18
 SPINS = 2_000  # about 100 microseconds
 YIELDS = 20_000  # milliseconds
-PATIENCE = 120.0  # seconds that processes wait for each other at the start
+PATIENCE = 120.0  # timeout in seconds for processes to meet at startup
 
 
 class SharedMemory:
-    """A file in memory that all processes map. Rank 0 makes it and tells the others where it is; it has no name, so nothing can be left behind."""
+    """An anonymous file in memory that all processes map. Rank 0 creates it and announces its location; without a name, it cannot be left behind."""
 
     def __init__(self, number: int, nbytes: int, control: ControlPage) -> None:
         self._control = control
@@ -52,14 +52,14 @@ class SharedMemory:
 
 
 class MappedMemory(Protocol):
-    """Memory that processes share."""
+    """Memory shared between processes."""
 
     words: np.ndarray
     address: int
 
 
 class Channel:
-    """The shared memory of one group of processes along an axis, seen from one of them."""
+    """The shared memory of one group of processes along an axis, as seen by one of them."""
 
     def __init__(
         self, memory: MappedMemory, offset: int, index: int, ranks: Sequence[int], lanes: int, control: ControlPage
@@ -82,13 +82,13 @@ class Channel:
         control.waits.append(self.waits_for)
 
     def waits_for(self) -> set[int]:
-        """The ranks that have not come to where this process is: it waits for them, now or soon."""
+        """The ranks behind this process: it waits for them, now or soon."""
         counts, on_device = self._published >> TAG_BITS, self._on_device >> TAG_BITS
         behind = (counts < counts[self.index]).any(axis=1) | (on_device < on_device[self.index])
         return {rank for rank, late in zip(self.ranks, behind, strict=True) if late}
 
     def begin_on_device(self, tag: int) -> int | None:
-        """Count a program whose collectives GPUs do by themselves. The number of a peer that is seen to be in another one."""
+        """Count a program whose collectives run on GPUs without the host; returns the index of a peer that runs a different one."""
         mine = next_position(int(self._on_device[self.index]), tag)
         self._on_device[self.index] = mine
         seen = enumerate(self._on_device.tolist())
@@ -96,24 +96,24 @@ class Channel:
 
     @property
     def address(self) -> int:
-        """Of its context."""
+        """The address of its context."""
         return int(self._words.ctypes.data)
 
     @staticmethod
     def nbytes(size: int, lanes: int) -> int:
-        """The shared memory of a group."""
+        """The bytes of shared memory of a group."""
         return size * lanes * (LINE + 2 * SLOT_BYTES)
 
 
 def next_position(position: int, tag: int) -> int:
-    """The word of the next exchange: a count above the tag that tells what is exchanged."""
+    """The position of the next exchange: a count in the high bits, and a tag that identifies the exchange."""
     return (position >> TAG_BITS) + 1 << TAG_BITS | tag
 
 
 def waiting_words(control: ControlPage, lanes: int, words: int = Context.ALL) -> np.ndarray:
-    """A context that knows how to wait: when to give up, and when to let other threads run.
+    """A context for waiting native code: when to give up, and when to yield to other threads.
 
-    Processes that share cores yield them to each other at once. If each has its own, they look for a while and then sleep between looks: a core
+    Processes that share cores yield immediately. If each has its own core, they spin for a while and then sleep between polls: a core
     that is yielded goes to other programs for milliseconds, at every exchange.
     """
     found = _aligned(8 * words).view(np.int64)

@@ -1,4 +1,4 @@
-"""How this process reaches the others: through shared memory on one machine, through MPI between machines (the setting `engine`)."""
+"""How this process communicates with the others: shared memory on one machine, MPI between machines (the setting `engine`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .world import World, world
 
 @dataclass(frozen=True)
 class Connection:
-    """What connects the processes of the world."""
+    """The connection between the processes of the world."""
 
     engine: str  # local or mpi
     control: ControlPage
@@ -30,7 +30,7 @@ class Connection:
 
 @cache
 def connection() -> Connection:
-    """The connection of this process with the others, made once; all processes come here."""
+    """The connection of this process to the others, created once; all processes must call this."""
     me = world()
     found = _within_launch(me) if me.group else _through_mpi(me)
     sys.excepthook = found.hook
@@ -40,12 +40,12 @@ def connection() -> Connection:
 
 
 def control_page() -> ControlPage:
-    """The page that tells whether all processes are alive."""
+    """The page that shows whether all processes are alive."""
     return connection().control
 
 
 def report_failure(error: BaseException) -> bool:
-    """Tell the other processes that this one fails; whether it is the first. Before it is connected, its exit status tells them."""
+    """Report to the other processes that this one fails; returns whether it is the first. Before it is connected, they see its exit status."""
     if not connection.cache_info().currsize:
         return True
     page = control_page()
@@ -87,7 +87,7 @@ def _through_mpi(me: World) -> Connection:
 
 
 def _shared_page(mpi: MpiLibrary, me: World) -> ControlPage:
-    """The page that rank 0 makes, mapped by all."""
+    """The page that rank 0 creates, mapped by all."""
     file = ControlPage.create() if me.rank == 0 else -1
     page = ControlPage(mpi.communicator.bcast(path_of(file), 0), me.rank, me.size)
     mpi.communicator.Barrier()

@@ -1,8 +1,8 @@
-"""The page of memory that the processes of one machine share: who is alive, and whether to give up.
+"""The control page shared by the processes of one machine: which of them are alive, and whether to give up.
 
-Every process writes the time to its word a few times a second. If one of them ends with an error, dies or stalls, whoever sees it first writes
-its rank and the reason here, and all others give up whatever they wait for. Processes on several machines have a page each, and keep
-them alike by messages (see control_network.py).
+Every process writes a timestamp (heartbeat) to its word a few times a second. If one of them ends with an error, dies or stalls, the first process
+to notice writes its rank and the reason here, and all others stop waiting. Processes on several machines have a page each, and
+synchronize them by messages (see control_network.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..errors import RunError, UserError
 SIZE = 1 << 17
 STOP, STOPPED_RANK, TEXT_LENGTH, MEMORY = range(4)  # words
 MOST_RANKS = 1216
-# The first words of what there is one of for each rank: times, numbers of processes, numbers of threads, memories that it has mapped.
+# The first words of the arrays with one entry per rank: heartbeats, process ids, numbers of threads, memories that it has mapped.
 BEATS, PIDS, THREADS, MAPPED = (64 + i * MOST_RANKS for i in range(4))
 TEXT = 1 << 16  # bytes; the words end before
 BEAT_SECONDS = 0.25
-ENDED = -1  # the time of a process that has come to its end
-GRACE = 5.0  # seconds that a process has to end, once another one has failed
-LAUNCHER = -1  # the rank of whoever started the processes
+ENDED = -1  # the heartbeat of a process that has ended normally
+GRACE = 5.0  # seconds for a process to exit after another one has failed
+LAUNCHER = -1  # the rank of the process that started the others
 
 Waits = Callable[[], set[int]]  # the ranks that this process waits for
 
@@ -38,7 +38,7 @@ def _nothing() -> None:
 
 
 def new_memory(name: str, nbytes: int) -> int:
-    """A file in memory without a name: nothing is left of it when the last process that uses it ends, however it ends."""
+    """An anonymous file in memory: it disappears when the last process that uses it ends, for whatever reason."""
     if not hasattr(os, "memfd_create"):
         raise UserError("parallel", "processes that share memory require Linux.")
     file = os.memfd_create(name)
@@ -51,12 +51,12 @@ def new_memory(name: str, nbytes: int) -> int:
 
 
 def path_of(file: int, pid: int | None = None) -> str:
-    """The path by which other processes of this user open a file that a process, by default this one, has open."""
+    """The path by which other processes of this user open a file that a process (by default this one) has open."""
     return f"/proc/{os.getpid() if pid is None else pid}/fd/{file}"
 
 
 class ControlPage:
-    """The shared page, seen from one process."""
+    """The shared page, as seen by one process."""
 
     def __init__(self, path: str | Path, rank: int, size: int) -> None:
         self.path, self.rank, self.size = Path(path), rank, size
@@ -67,9 +67,9 @@ class ControlPage:
         self.waits: list[Waits] = []  # of the meshes of this process
         self.stops: list[
             Callable[[], None]
-        ] = []  # called when the processes should give up, to end waits that cannot look
-        self.gave_up: Callable[[], None] = _nothing  # called when this process has noted a failure
-        self.ended: Callable[[], None] = _nothing  # and when it comes to its end
+        ] = []  # called when the processes should give up, to end waits that cannot poll
+        self.gave_up: Callable[[], None] = _nothing  # called when this process has reported a failure
+        self.ended: Callable[[], None] = _nothing  # called when this process ends normally
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._parent = os.getppid()
@@ -77,13 +77,13 @@ class ControlPage:
 
     @staticmethod
     def create() -> int:
-        """Make an empty page: a file that stays open until whoever made it closes it."""
+        """Create an empty page: a file that stays open until its creator closes it."""
         return new_memory("weft control page", SIZE)
 
-    # --- giving up ------------------------------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------------------------
 
     def give_up(self, rank: int, reason: str) -> None:
-        """Tell all processes to give up because of a rank; the first reason counts."""
+        """Tell all processes to give up because of a rank; the first reason wins."""
         if self.words[STOP]:
             return
         text = reason.encode()[: SIZE - TEXT]
@@ -111,7 +111,7 @@ class ControlPage:
             raise self.error()
 
     def check_threads(self, threads: int) -> None:
-        """All processes must have as many threads, because each thread meets those of the same number; wait for what the others have."""
+        """Wait for the others' numbers of threads, and check that they are equal: each thread exchanges data with its counterparts of the same index."""
         self.words[THREADS + self.rank] = threads
         given = self.words[THREADS : THREADS + self.size]
         while not given.all():
@@ -123,10 +123,10 @@ class ControlPage:
                 f"all ranks need the same number of threads, got {given.tolist()}. Set WEFT_THREADS for all of them.",
             )
 
-    # --- being alive ----------------------------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------------------------
 
     def begin(self, stall_seconds: float, before_exit: Callable[[], None] = _nothing) -> None:
-        """Note the time from now on, and watch the others. `before_exit` is called where a failure of another one ends this process."""
+        """Start the heartbeat, and monitor the others. `before_exit` is called when the failure of another process ends this one."""
         self.words[PIDS + self.rank] = os.getpid()
         self.words[BEATS + self.rank] = time.monotonic_ns()
         self._thread = threading.Thread(
@@ -135,7 +135,7 @@ class ControlPage:
         self._thread.start()
 
     def end(self) -> None:
-        """This process is done: nobody waits for it any more."""
+        """Report that this process is done: the others no longer wait for it."""
         self._ended.set()
         self.words[BEATS + self.rank] = ENDED
         self.ended()
@@ -145,9 +145,9 @@ class ControlPage:
         while not self._ended.wait(BEAT_SECONDS):
             now = time.monotonic()
             self.words[BEATS + self.rank] = time.monotonic_ns()
-            if now - last < stall_seconds / 2:  # this process itself was not stopped
+            if now - last < stall_seconds / 2:  # this process itself was not suspended
                 self.look_at_others(stall_seconds)
-            if os.getppid() != self._parent:  # whoever started it was killed, and nobody else would end it
+            if os.getppid() != self._parent:  # its parent was killed, and nothing else would end it
                 os._exit(1)
             if self.words[STOP] and not told:
                 told = True
@@ -160,7 +160,7 @@ class ControlPage:
             last = now
 
     def look_at_others(self, stall_seconds: float) -> None:
-        """Give up if one of the other processes has died or stalled, or will never come to where this one waits for it."""
+        """Give up if another process has died or stalled, or will never reach the point where this one waits for it."""
         waited = set().union(*(waits() for waits in self.waits))
         for rank in range(self.size):
             beat, pid = int(self.words[BEATS + rank]), int(self.words[PIDS + rank])
@@ -184,6 +184,6 @@ def _lives(pid: int) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return False
-        with suppress(OSError, IndexError):  # no /proc: whoever started it will notice
+        with suppress(OSError, IndexError):  # no /proc: its parent will notice
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     return True

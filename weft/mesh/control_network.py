@@ -1,7 +1,7 @@
-"""Keeps the control pages of processes on several machines alike: every process talks with rank 0 over TCP, a line of JSON a message.
+"""Synchronizes the control pages of processes on several machines: every process talks to rank 0 over TCP, one line of JSON per message.
 
-The processes say several times a second that they are alive, and where they are: how many collectives they have begun, and which one is the last.
-So rank 0 notices a process that is gone, silent, or in another collective than its peers, and tells all others.
+The processes report several times a second that they are alive, and their position: how many collectives they have begun, and which is the last.
+So rank 0 notices a process that is gone, silent, or in a different collective than its peers, and notifies all others.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .control import BEAT_SECONDS, BEATS, ENDED, ControlPage
 from .mpi import DevicePosition, MpiChannel
 
 CONNECT_SECONDS = 60.0
-NAME_SECONDS = 10.0  # for each name and address of the machine of rank 0
+NAME_SECONDS = 10.0  # timeout for each name and address of rank 0's machine
 _INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 Position = tuple[
     int, int, int
-]  # a group of processes (the number of its channel, its first rank), and where this process is
+]  # a group of processes (the index of its channel, its first rank), and the position of this process
 
 
 class ControlNetwork:
-    """The connections of one process: of rank 0 with all others, of the others with rank 0."""
+    """The connections of one process: from rank 0 to all others, or to rank 0."""
 
     def __init__(self, page: ControlPage, communicator: Any) -> None:
         self.page = page
         self.channels: list[
             MpiChannel | DevicePosition
-        ] = []  # of the meshes of this process, made in the same order in all
+        ] = []  # of the meshes of this process, created in the same order in all
         self._seen: dict[int, list[Position]] = {}
         self._sending = threading.Lock()
         self._told = False
@@ -64,7 +64,7 @@ class ControlNetwork:
             for rank, peer in list(self._peers.items()):
                 try:
                     peer.sendall(line)
-                except OSError:  # reading tells whether it has ended or died
+                except OSError:  # the reading side finds out whether it has ended or died
                     self._peers.pop(rank, None)
 
     def _tell_failure(self) -> None:
@@ -110,7 +110,7 @@ class ControlNetwork:
         self._seen[rank] = [(k, first, where) for k, first, where in message["positions"]]
 
     def _compare(self) -> None:
-        """Give up if one process has ended before the others, or is in another collective, as far as this process knows."""
+        """Give up if one process has ended before the others, or is in a different collective, as far as this process knows."""
         at: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for rank, positions in [(self.page.rank, self._positions()), *self._seen.items()]:
             for channel, first, where in positions:
@@ -126,7 +126,7 @@ class ControlNetwork:
 
 
 def _accept(page: ControlPage, communicator: Any) -> dict[int, socket.socket]:
-    """The connections of all other processes with rank 0. Who does not know the secret is turned away."""
+    """Accept the connections of all other processes to rank 0. Connections without the secret are rejected."""
     secret = secrets.token_hex(16)
     found: dict[int, socket.socket] = {}
     with socket.create_server(("", 0), backlog=page.size) as server:
@@ -148,7 +148,7 @@ def _accept(page: ControlPage, communicator: Any) -> dict[int, socket.socket]:
 
 
 def _addresses() -> list[str]:
-    """The addresses of this machine: its name may be unknown to the others."""
+    """The addresses of this machine: the others may not be able to resolve its name."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():

@@ -1,4 +1,4 @@
-"""What a process tells the others when it fails, and what it prints when another one has failed."""
+"""What a process reports to the others when it fails, and what it prints when another one has failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .control import ControlPage
 
 
 def describe(error: BaseException) -> str:
-    """An error in a line, with the place where it was raised."""
+    """An error in one line, with its source location."""
     if isinstance(error, WeftError):
         return f"[{error.where}] {error.message}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -26,7 +26,7 @@ def describe(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a process ends: what follows its rank in a sentence."""
+    """Why a process ends: a predicate whose subject is its rank."""
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted."
     if isinstance(error, Terminated):
@@ -35,7 +35,7 @@ def reason(error: BaseException) -> str:
 
 
 def exit_reason(code: int) -> str:
-    """The same of a process that has ended with this exit code; negative codes are signals."""
+    """The reason for a process that ended with this exit code; negative codes are signals."""
     return f"was killed by {signal.Signals(-code).name}." if code < 0 else f"ended with exit status {code}."
 
 
@@ -45,14 +45,14 @@ def is_of_another(page: ControlPage) -> bool:
 
 
 class FailureHook:
-    """Instead of `sys.excepthook`: tells the other processes of an exception that nobody catches.
+    """Replaces `sys.excepthook`: reports uncaught exceptions to the other processes.
 
-    The process that failed first prints its traceback. The others give up because of it: one of them says so, unless `weft launch` does. If
-    it was the first one, or cannot be reached, one of each machine says so: they know of each other through it alone.
+    The process that failed first prints its traceback. The others give up because of it, and one of them prints a message, unless `weft launch`
+    does. If rank 0 failed, or cannot be reached, one process per machine prints it: machines communicate through rank 0 only.
     """
 
     def __init__(self, page: ControlPage, launched: bool, machines: Sequence[int] = ()) -> None:
-        """`machines`: of each rank, if there are several."""
+        """`machines`: the machine of each rank, if there are several."""
         self.page, self.launched = page, launched
         self.machines = machines or [0] * page.size
         self.before = sys.excepthook
@@ -66,14 +66,14 @@ class FailureHook:
             self.leave()
 
     def leave(self) -> NoReturn:
-        """End this process after a failure at once. MPI would wait for all processes to end together."""
+        """Exit immediately after a failure. MPI would wait for all processes to end together."""
         self.say()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
 
     def say(self) -> None:
-        """Print why all processes end, in one of them."""
+        """Print why all processes end, from one of them."""
         failed, here = (self.page.failure or (0, ""))[0], self.machines[self.page.rank]
         speaker = next((r for r, machine in enumerate(self.machines) if machine == here and r != failed), None)
         if not self.launched and self.page.rank == (speaker if failed == 0 else 0):

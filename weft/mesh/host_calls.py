@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays, by the same native functions that compiled programs call."""
+"""Collectives on NumPy arrays, by the native functions that compiled programs call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..compiler.ir.plan import PlanPhase
 
 
 def linked_symbol(symbol: str, engine: str) -> str:
-    """The symbol of the function that a program calls by another: compiled programs do not depend on what connects the processes."""
+    """The symbol to link for a function that a program calls: compiled programs do not depend on the engine."""
     return symbol.replace("collective.", "mpi.", 1) if engine == "mpi" and symbol.startswith("collective.") else symbol
 
 
 def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table: int) -> int | None:
-    """Run a collective on one thread. None, or if it was given up the number of a peer that is in another one, or -1."""
+    """Run a collective on one thread. Returns None, or if it was aborted the index of a peer that is in a different one, or -1."""
     call, status = prepared_call(phase, x, y, engine, table)
     call()
     return int(status[1]) if status[0] == FAILED else None
@@ -29,7 +29,7 @@ def run_phase(phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table
 def prepared_call(
     phase: PlanPhase, x: np.ndarray, y: np.ndarray, engine: str, table: int
 ) -> tuple[Callable[[], None], ctypes.Array[ctypes.c_int64]]:
-    """A collective on one thread with its arguments converted, to be called often, and the status that it writes. Both arrays must outlive it."""
+    """A collective on one thread with its arguments converted, for repeated calls, and the status that it writes. Both arrays must outlive it."""
     status = (ctypes.c_int64 * (TABLE + 1))()
     status[TABLE] = table
     pointers = {"x0": x.ctypes.data, "y": y.ctypes.data, "status": ctypes.addressof(status)}

@@ -1,6 +1,6 @@
-"""Links: messages from one process to another one of the same machine. A link has one sender, one receiver, and a few slots between them.
+"""Links: messages between two processes of one machine. A link has one sender, one receiver, and a few slots between them.
 
-Sending waits only if all slots are full, so two processes may send to each other before either receives.
+Sending blocks only if all slots are full, so two processes may send to each other before either receives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .mesh import Mesh, next_number
 
 
 class Link:
-    """One side of a link."""
+    """One end of a link."""
 
     def __init__(self, mesh: Mesh, address: int, peer: int, slots: int, slot_bytes: int) -> None:
         self._mesh, self._most = mesh, slot_bytes
@@ -36,17 +36,17 @@ class Link:
 
     @staticmethod
     def nbytes(slots: int, slot_bytes: int) -> int:
-        """The shared memory of a link."""
+        """The bytes of shared memory of a link."""
         return 2 * LINE + slots * _padded(slot_bytes)
 
     def send(self, x: np.ndarray) -> None:
-        """Send an array. Its receiver must expect this shape and dtype."""
+        """Send an array. The receiver must expect this shape and dtype."""
         if x.nbytes > self._most:
             raise UserError("link", f"at most {self._most} bytes fit in a message, got {x.nbytes}.")
         self._call("link.send", np.ascontiguousarray(x))
 
     def ready(self) -> bool:
-        """Whether a message has arrived: `receive` would not wait."""
+        """Whether a message has arrived, so that `receive` would not block."""
         sent = ctypes.c_int64.from_address(int(self._words[Context.PUBLISHED])).value
         return sent > int(self._count[0])
 
@@ -75,14 +75,14 @@ def _check_one_machine(mesh: Mesh) -> None:
 
 
 def _padded(slot_bytes: int) -> int:
-    """A message behind its label."""
+    """The bytes of a slot: a label, and the message."""
     return LINE + -(-slot_bytes // LINE) * LINE
 
 
 class Neighbours:
-    """The links of a process to the one before and the one after it along an axis; None at the ends.
+    """The links of a process to its predecessor and its successor along an axis; None at the ends.
 
-    `messages` are the largest ones, in bytes, between the processes i and i + 1 along the axis.
+    `messages` are the maximum sizes in bytes between the processes i and i + 1 along the axis.
     """
 
     def __init__(self, mesh: Mesh, axis: str, messages: Sequence[int], slots: int) -> None:
@@ -106,9 +106,9 @@ class Neighbours:
 
 
 class Star:
-    """The links between process 0 along an axis and each of the others: `to[i]` and `received_from[i]` lead to process i.
+    """The links between process 0 along an axis and each of the others: `to[i]` and `received_from[i]` connect to process i.
 
-    Process 0 has links to all others, the others have one to process 0. `message` is the largest one in bytes, in either direction.
+    Process 0 has links to all others, the others have one to process 0. `message` is the maximum size in bytes, in either direction.
     """
 
     def __init__(self, mesh: Mesh, axis: str, message: int, slots: int = 1) -> None:

@@ -1,6 +1,6 @@
 """A mesh: processes arranged along named axes. Collectives run along one of them.
 
-mesh = weft.parallel.Mesh(data=4, model=2)      # of 8 processes; rank 5 is number 2 along "data" and number 1 along "model"
+mesh = weft.parallel.Mesh(data=4, model=2)      # of 8 processes; rank 5 has index 2 along "data" and index 1 along "model"
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Axes = tuple[tuple[str, int], ...]
 class Mesh:
     """All processes of the world, arranged along axes; the last one varies fastest from rank to rank.
 
-    Outside of `weft launch` every axis has one process, and collectives do nothing; with `keeps_single`, they stay in programs for GPUs, to
-    measure what they cost.
+    Outside `weft launch` every axis has one process, and collectives do nothing; with `keeps_single`, they stay in programs for GPUs, to
+    measure their overhead.
     """
 
     keeps_single = False
@@ -52,7 +52,7 @@ class Mesh:
         found = connection()
         self.engine = found.engine
         self._channels = self._shared_channels(found) if found.mpi is None else self._mpi_channels(found, found.mpi)
-        self._table = np.array([c.address for c in self._channels], np.int64)  # that programs are given
+        self._table = np.array([c.address for c in self._channels], np.int64)  # passed to programs
         self.table_address = int(self._table.ctypes.data)
 
     def _shared_channels(self, found: Connection) -> Sequence[Channel]:
@@ -77,7 +77,7 @@ class Mesh:
         return made
 
     def channel(self, axis: str) -> Channel | MpiChannel:
-        """The connection of this process with its group along an axis."""
+        """The connection of this process to its group along an axis."""
         return self._channels[list(self.sizes).index(self._known(axis))]
 
     def ranks_along(self, axis: str) -> list[int]:
@@ -87,7 +87,7 @@ class Mesh:
         return [int(np.ravel_multi_index([p[n] for n, _ in self.axes], sizes)) for p in places]
 
     def group(self, axis: str) -> int:
-        """The number of this process's group among those along an axis."""
+        """The index of this process's group among those along an axis."""
         others = [(self.coordinates[n], size) for n, size in self.axes if n != axis]
         number = 0
         for coordinate, size in others:
@@ -95,7 +95,7 @@ class Mesh:
         return number
 
     def groups(self, axis: str) -> int:
-        """How many groups of processes along an axis there are."""
+        """The number of groups of processes along an axis."""
         return self.world.size // self.size(axis)
 
     def size(self, axis: str) -> int:
@@ -103,11 +103,11 @@ class Mesh:
         return self.sizes[self._known(axis)]
 
     def is_single(self, axis: str) -> bool:
-        """Whether collectives along an axis are left out, because it has one process."""
+        """Whether collectives along an axis are omitted, because it has one process."""
         return self.size(axis) == 1 and not self.keeps_single
 
     def index(self, axis: str) -> int:
-        """The number of this process along an axis."""
+        """The index of this process along an axis."""
         return self.coordinates[self._known(axis)]
 
     def _known(self, axis: str) -> str:
@@ -116,7 +116,7 @@ class Mesh:
         return axis
 
     def failure(self, peer: int) -> RunError:
-        """Why a collective was given up: a peer is in another one, or (-1) one failed."""
+        """Why a collective was aborted: a peer is in a different one, or (-1) one failed."""
         page = control_page()
         if peer >= 0:
             page.give_up(self.world.rank, "runs another program than the others, or in another order.")
@@ -149,21 +149,21 @@ _made = 0
 
 
 def next_number() -> int:
-    """A number for what processes share, the same in all of them because they make it in the same order."""
+    """A number for a shared object, equal in all processes because they create such objects in the same order."""
     global _made
     _made += 1
     return _made
 
 
 def current() -> Mesh:
-    """The mesh made last."""
+    """The mesh created last."""
     if not _current:
         raise UserError("mesh", "there is no mesh. Make one first: weft.parallel.Mesh(data=4).")
     return _current[-1]
 
 
 def with_axes(axes: Axes) -> Mesh:
-    """The mesh with these axes that was made last."""
+    """The mesh with these axes that was created last."""
     for mesh in reversed(_current):
         if mesh.axes == axes:
             return mesh
@@ -172,7 +172,7 @@ def with_axes(axes: Axes) -> Mesh:
 
 
 def run_collective(name: str, *given: Any) -> np.ndarray:
-    """Run the collective of this name on an array, the first of its arguments; parameters follow."""
+    """Run the named collective on an array, the first of its arguments; parameters follow."""
     op, x, params = OPS[name], np.asarray(given[0], order="C"), given[1:]
     result = op.infer(placeholder(0, Type(x.shape, as_dtype(x.dtype))), *params)
     known = dict(zip(op.params, params, strict=True))

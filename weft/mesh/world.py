@@ -1,6 +1,6 @@
-"""The processes of one training: how many there are, and which of them this one is.
+"""The processes of a distributed program: their number, and the rank of this one.
 
-`weft launch` tells its processes by variables of the environment; those of MPI, SLURM and torchrun are understood as well.
+`weft launch` passes this in environment variables; those of MPI, SLURM and torchrun are supported as well.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..records import dataclass
 
 RANK, SIZE, GROUP = "WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_GROUP"
 
-# Of launchers, in the order in which they are looked for: the variables of the rank, of the number of processes, and of the number of this
-# process among those of its machine ("" if there is none).
+# Launchers in the order of detection: the variables of the rank, of the number of processes, and of the local rank on its machine
+# ("" if there is none).
 LAUNCHERS = {
     "weft launch": (RANK, SIZE, RANK),  # on one machine
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     "PMIx": ("PMIX_RANK", "PMIX_SIZE", ""),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # of srun: a batch script itself is no rank
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # of srun: a batch script itself has no rank
     "Kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
 }
 
@@ -33,9 +33,9 @@ class World:
 
     rank: int = 0
     size: int = 1
-    launcher: str = ""  # "" for a process that was started alone
+    launcher: str = ""  # "" for a process started without a launcher
     group: str = ""  # of `weft launch`: the file that its processes share
-    local_rank: int | None = None  # among the processes of this machine; None if the launcher does not say
+    local_rank: int | None = None  # among the processes of this machine; None if unknown
 
 
 @cache
@@ -45,7 +45,7 @@ def world() -> World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """What the environment of a process says.
+    """The world described by the environment variables of a process.
 
     >>> read_world({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1"})
     World(rank=3, size=8, launcher='SLURM', group='', local_rank=1)

@@ -15,7 +15,7 @@ from ..ops.collective import all_reduce
 
 
 class ArrayReduction:
-    """The sum (or "max", "min") of an array over all processes along an axis of the mesh, written over the array at every call.
+    """The sum (or "max", "min") of an array over all processes along an axis of the mesh. Every call reduces the array in place.
 
     A call takes about as long as the exchange itself: nothing is allocated, traced or looked up. All processes call it together.
 

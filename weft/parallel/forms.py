@@ -10,11 +10,11 @@ from ..hints import nearest
 AUTO = "auto"
 FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
 DATA, PIPELINE, MODEL = "data", "pipeline", "model"
-AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbours share layers, because that sends most
+AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbouring ranks share layers: model parallelism communicates most
 
 
 def processes_of(text: str | None) -> int:
-    """How many processes a setting names: those without a number are not counted, nor those that auto would choose.
+    """The number of processes that a setting names. Axes without a number count as 1, and so does "auto".
 
     >>> processes_of("data:2,model:2"), processes_of("data"), processes_of("auto"), processes_of(None)
     (4, 1, 1, 1)
@@ -23,7 +23,7 @@ def processes_of(text: str | None) -> int:
 
 
 def read_form(text: str) -> dict[str, int | None]:
-    """The axes of a setting with their numbers, None where there is none.
+    """The axes of a setting with their sizes; None for an axis without a number.
 
     >>> read_form("data,model:2")
     {'data': None, 'model': 2}

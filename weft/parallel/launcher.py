@@ -26,17 +26,17 @@ from .rank import PARENT
 from .ranks import LaunchGroup
 
 POLL_SECONDS = 0.05
-LOOK_SECONDS = 1.0  # how often the launcher looks for processes that do not answer
+LOOK_SECONDS = 1.0  # how often the launcher looks for unresponsive processes
 STOP_SECONDS = (
-    25.0  # that the processes have to end by themselves after an interrupt, for example to write a checkpoint
+    25.0  # time for the processes to exit by themselves after an interrupt, for example to write a checkpoint
 )
 
 
 def launch(command: Sequence[str], ranks: int, *, threads: int | None = None, all_output: bool = False) -> None:
-    """Run a program in so many processes of this machine and wait for its end; if one fails, all end, and an error names it.
+    """Run a program in `ranks` processes on this machine and wait for it to end. If one fails, all are ended, and the error names it.
 
     `command` is a script with its arguments, `-m MODULE` with its arguments, or `weft VERB ...`. The processes find each other by
-    `weft.parallel.Mesh`. Rank 0 prints as usual; of the others only the errors are shown, behind their rank, or with `all_output` everything.
+    `weft.parallel.Mesh`. Rank 0 prints as usual; of the other ranks only errors are shown, prefixed by the rank, or everything with `all_output`.
     """
     words = program(command)
     group = LaunchGroup(ranks)
@@ -55,7 +55,7 @@ def launch(command: Sequence[str], ranks: int, *, threads: int | None = None, al
 
 
 def program(command: Sequence[str]) -> list[str]:
-    """A command as Python is given it: weft's verbs are those of the module weft."""
+    """The arguments of Python that run a command; weft's verbs are run by `-m weft`."""
     words = list(command)
     if words and Path(words[0]).name in ("python", "python3"):
         words = words[1:]
@@ -87,7 +87,7 @@ class _Processes:
                 [sys.executable, "-m", "weft.parallel.rank", *self.words], env=variables, text=True, errors="replace",
                 stdin=subprocess.DEVNULL, stderr=None if shown else piped,
                 stdout=None if shown else piped if self.all_output else subprocess.DEVNULL,
-                start_new_session=True,  # signals of the terminal come through the launcher
+                start_new_session=True,  # the launcher passes the terminal's signals on
             )  # fmt: skip
             self.processes.append(process)
             for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -95,7 +95,7 @@ class _Processes:
                     self._output.follow(rank, source, target)
 
     def wait(self) -> None:
-        """Until all have ended, or one has failed."""
+        """Wait until all processes have ended, or one has failed."""
         looked = time.monotonic()
         while any(p.poll() is None for p in self.processes) and self.control.failure is None:
             self._look_for_the_dead()
@@ -111,7 +111,7 @@ class _Processes:
                 self.control.give_up(rank, exit_reason(process.returncode))
 
     def stop(self, number: signal.Signals) -> None:
-        """Pass a signal on, and wait for the processes to end by themselves. A second signal ends them at once."""
+        """Pass a signal on, and wait for the processes to exit by themselves. A second signal ends them at once."""
         self._send(number)
         deadline = time.monotonic() + STOP_SECONDS
         with suppress(KeyboardInterrupt):
@@ -127,14 +127,14 @@ class _Processes:
                     os.killpg(process.pid, number)
 
     def error(self) -> RunError:
-        """Why the launch has failed. A process that the others missed first has an exit code by now."""
+        """Why the launch failed. A process that others first reported as dead has an exit code by now."""
         rank, reason = self.control.failure or (LAUNCHER, "")
         if reason == "died." and self.processes[rank].returncode:
             return RunError("parallel", f"rank {rank} {exit_reason(self.processes[rank].returncode)}")
         return self.control.error()
 
     def end_all(self) -> None:
-        """Whatever still runs ends: what waits for others by itself, the rest by signals, with all processes that it has started."""
+        """End all processes: those that wait for others give up by themselves, the rest get signals, as do the processes they started."""
         if any(p.poll() is None for p in self.processes):
             self.control.give_up(LAUNCHER, "the launcher ends all processes.")
         for seconds, number in ((1.0, signal.SIGTERM), (GRACE - 1.0, signal.SIGKILL)):
@@ -148,14 +148,14 @@ class _Processes:
         self._output.close()
 
     def _kill_failed(self) -> None:
-        """A process that does not answer hears no other signal."""
+        """Kill the failed process: one that does not respond may ignore every other signal."""
         failed = (self.control.failure or (LAUNCHER, ""))[0]
         if failed != LAUNCHER and self.processes[failed].poll() is None:
             os.killpg(self.processes[failed].pid, signal.SIGKILL)
 
 
 class _Output:
-    """Shows what processes print, a line at a time, behind their rank."""
+    """Shows the output of the processes line by line, prefixed by their rank."""
 
     def __init__(self, deduplicate: bool) -> None:
         self._deduplicate = deduplicate
@@ -172,12 +172,12 @@ class _Output:
         with source:
             for line in source:
                 if self._is_new(line):
-                    with self._lock, suppress(OSError, ValueError):  # nobody may read any more
+                    with self._lock, suppress(OSError, ValueError):  # the reader may be gone
                         target.write(f"[{rank}] {line.rstrip()}\n")
                         target.flush()
 
     def _is_new(self, line: str) -> bool:
-        """What one rank has said, others need not repeat."""
+        """Whether a line is not a repetition of what another rank printed recently."""
         with self._lock:
             known = self._deduplicate and line in self._recent
             self._recent.append(line)

@@ -1,7 +1,7 @@
 """Asynchronous data parallelism: a parameter server with bounded staleness (stale synchronous parallel; Ho et al., 2013).
 
-Process 0 along an axis of a mesh is the server: it has the parameters, and applies gradients as they arrive. All others are workers: each
-pulls parameters, computes the gradients of a batch, pushes them, and goes on without waiting for other workers.
+Rank 0 along an axis of a mesh is the server: it holds the parameters, and applies gradients as they arrive. All others are workers: each
+pulls parameters, computes the gradients of a batch, pushes them, and continues without waiting for other workers.
 
 def train(batches):
     mesh = parallel.Mesh(data=parallel.world().size)
@@ -33,7 +33,7 @@ from .pipeline_stage import Loss
 from .server_messages import DONE, FINAL, GRADIENTS, PARAMETERS, MessageLayout, ServerHeader, ServerMessage
 from .server_report import ServerReport, ServerUpdate, share_updates
 
-SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 1e-3  # seconds between looks at the links when nothing arrives
+SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 1e-3  # seconds between polls of the links when nothing arrives
 
 Batches = Iterable[tuple[Any, Any]]
 Listener = Callable[[ServerUpdate], None]
@@ -44,7 +44,7 @@ class ParameterServer:
 
     A worker that is more than `staleness` steps ahead of the slowest one waits. With 0, training is synchronous and deterministic: all workers
     compute gradients with the same parameters, and the server applies them in the order of the workers. None: no worker ever waits.
-    `optimizer` makes an optimizer of given parameters; each gradient is one step of it, and only the server has one.
+    `optimizer` creates an optimizer for given parameters; each gradient is one step of it, and only the server has one.
     A process that runs alone is both server and worker.
     """
 
@@ -76,9 +76,9 @@ class ParameterServer:
     def run(
         self, batches: Batches, *, updates: int | None = None, listener: Listener = lambda update: None
     ) -> ServerReport:
-        """Train until all workers have come to the end of their batches, or for so many updates in all; all processes must call this.
+        """Train until all workers have reached the end of their batches, or for a total number of updates; all processes must call this.
 
-        Afterwards all have the same parameters, and running statistics of the first worker. The server calls `listener` for each update.
+        Afterwards all have the same parameters, and the running statistics of the first worker. The server calls `listener` for each update.
         """
         _check("updates", updates, "in all")
         self._agree_on_others(root=0)
@@ -148,7 +148,7 @@ class ParameterServer:
             parameter.assign(value)
 
     def _agree_on_others(self, root: int) -> None:
-        """Running statistics and frozen parameters are those of one process: the server never uses them."""
+        """Broadcast the running statistics and frozen parameters of one process: the server never uses them."""
         if self._links is None:
             return
         for tensor in self.model.named_tensors().values():
@@ -162,7 +162,7 @@ class ParameterServer:
 
 
 class _ServerLoop:
-    """One run of the server. A worker that has sent a message is answered when it may go on, so each has at most one message under way."""
+    """One run of the server. A worker is answered when it may continue, so each has at most one message in flight."""
 
     def __init__(
         self, owner: ParameterServer, links: Star, limit: int | None, recorded: list[ServerUpdate], tell: Listener
@@ -193,11 +193,11 @@ class _ServerLoop:
             self._send(worker, FINAL)
 
     def _finished(self) -> bool:
-        """Whether no more gradients are to be applied. Those under way are received, and dropped."""
+        """Whether no more gradients are applied. Gradients in flight are received, and dropped."""
         return min(self.clocks.values()) == inf or (self.limit is not None and len(self.recorded) >= self.limit)
 
     def _receive(self) -> bool:
-        """Take what has arrived, from whichever worker; whether there was anything."""
+        """Receive the messages that have arrived, from any worker; whether there were any."""
         arrived = [worker for worker, link in self.links.received_from.items() if link.ready()]
         for worker in arrived:
             message = self.owner.layout.receive(self.links.received_from[worker])
@@ -210,7 +210,7 @@ class _ServerLoop:
 
     def _apply_pending(self) -> None:
         if self.owner.staleness == 0 and len(self.unanswered) < len(self.clocks):
-            return  # until all workers have come: the order must not depend on who is faster
+            return  # wait for all workers: the order must not depend on which is faster
         for worker in sorted(self.pending):
             message = self.pending.pop(worker)
             if not self._finished():
@@ -229,7 +229,7 @@ class _ServerLoop:
         self.tell(self.recorded[-1])
 
     def _answer(self) -> None:
-        """Send the parameters to all workers that may go on."""
+        """Send the parameters to all workers that may continue."""
         if self._finished():
             return
         slowest, bound = min(self.clocks.values()), self.owner.staleness
@@ -247,7 +247,7 @@ class _ServerLoop:
 
 @contextmanager
 def _waiting_for(ranks: Callable[[], set[int]]) -> Iterator[None]:
-    """Inside, this process waits for these ranks: if one of them has ended, all give up."""
+    """While active, this process waits for these ranks: if one of them has ended, all give up."""
     waits = control_page().waits
     waits.append(ranks)
     try:

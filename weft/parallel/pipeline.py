@@ -1,4 +1,4 @@
-"""Model parallel by layer: the processes along an axis of a mesh each train one stage of a network, on micro-batches that pass through.
+"""Pipeline parallelism: each process along an axis of a mesh trains one stage of a network, on micro-batches that pass through.
 
 def train(x, y):
     mesh = parallel.Mesh(stage=2)
@@ -38,14 +38,14 @@ from .pipeline_state import StageTensors, drop_others, owners
 from .pipeline_sums import TreeSum
 from .pipeline_update import PipelineUpdate
 
-SLOTS = 2  # messages under way between two stages: 1F1B sends one before it receives one
+SLOTS = 2  # messages in flight between two stages: 1F1B sends one before it receives one
 
 
 class Pipeline:
     """Pipeline parallelism: the stage of this process, and its schedule.
 
-    `example` is a batch, or its shape. `optimizer` makes an optimizer of given parameters. Every process is given the whole batch: the
-    first stage uses its inputs, the last one its targets. Afterwards the model has the values of its own stage only.
+    `example` is a batch, or its shape. `optimizer` creates an optimizer for given parameters. Every process gets the whole batch: the
+    first stage uses its inputs, the last one its targets. Afterwards the model holds the values of its own stage only.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Pipeline:
         scale: LossScale | None = None,
         around: BatchTask | None = None,
     ) -> None:
-        """`data`: an axis of the mesh along which batches differ; gradients are averaged. `recompute`: store the inputs of stages only, and
-        compute them again in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`. `scale`: of the loss, for
-        float16. `around`: what is done before and after the network, instead of `loss` alone."""
+        """`data`: the data-parallel axis of the mesh; gradients are averaged along it. `recompute`: store only the inputs of stages, and
+        recompute activations in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`. `scale`: loss scale, for
+        float16. `around`: computation before and after the network, instead of `loss` alone."""
         self.mesh, self.axis = meshes.current(), axis
         self.stages, self.number = self.mesh.size(axis), self.mesh.index(axis)
         self.micro_batches, self.schedule, self.scale = micro_batches, schedule, scale
@@ -110,7 +110,7 @@ class Pipeline:
     # --- training -----------------------------------------------------------------------------------------------------------------
 
     def step(self, x: ArrayLike, y: ArrayLike) -> float:
-        """One update by a batch; the mean loss of its micro-batches, in every process."""
+        """Update the parameters with one batch; returns the mean loss of its micro-batches, in every process."""
         self._record = StageRecord(self.number)
         xs, ys = self._parts(x), self._parts(y)
         first = int(default_generator.offset.item())
@@ -123,7 +123,7 @@ class Pipeline:
         return self._mean_loss(passes.losses.result() if self.stage.end is None else np.zeros((), np.float32))
 
     def _offsets(self, first: int) -> list[int]:
-        """Where the random numbers of each micro-batch begin: the same for those of a step, however many processes share them."""
+        """The offset of each micro-batch in the random stream: it does not depend on how many processes share the micro-batches of a step."""
         if self.micro_batches * self.replicas == 1:
             return [first]
         begin = 0 if self.data is None else self.mesh.index(self.data) * self.micro_batches
@@ -146,7 +146,7 @@ class Pipeline:
     # --- prediction -----------------------------------------------------------------------------------------------------------------
 
     def predict(self, x: ArrayLike) -> np.ndarray:
-        """What the network gives for a batch in evaluation mode, in every process."""
+        """The network's output for a batch in evaluation mode, in every process."""
         whole = np.asarray(x.numpy() if isinstance(x, Tensor) else x)
         self.model.eval()
         try:
@@ -157,9 +157,9 @@ class Pipeline:
         return self.from_last(found, len(whole))
 
     def forward_parts(self, x: np.ndarray) -> Iterator[Any]:
-        """Pass a batch of any size through the stages, as large parts as micro-batches are; the network's results in the last stage.
+        """Pass a batch of any size through the stages in parts of the size of a micro-batch; the network's outputs in the last stage.
 
-        The last part is filled up with copies of an example, so that all have one shape.
+        The last part is padded with copies of an example, so that all have one shape.
         """
         size = self.task.input.shape[0]
         for begin in range(0, len(x), size):
@@ -173,7 +173,7 @@ class Pipeline:
                 self._send_forward(np.asarray(as_tensor(y).numpy()))
 
     def from_last(self, value: np.ndarray | None, count: int) -> np.ndarray:
-        """An array of the last stage, of so many results of the network, in every process."""
+        """An array of the last stage with `count` outputs of the network, in every process."""
         shape, dtype = self.network.outputs[0].shape, self.network.outputs[0].dtype.numpy
         given = np.zeros((count, *shape[1:]), dtype) if value is None else value
         if self.stages == 1:
@@ -203,28 +203,28 @@ class Pipeline:
         return self.tensors.gather()
 
     def optimizer_state(self) -> dict[str, np.ndarray]:
-        """The state of the optimizer by the names of one process, in every process: all must call this."""
+        """The optimizer state under the names that it has in a single process, in every process: all must call this."""
         return self.tensors.gather_optimizer(self.optimizer.whole_state())
 
     def load(self, values: Mapping[str, Any], optimizer: Mapping[str, Any] | None = None) -> None:
-        """Load the stage from the tensors of a whole network, and its optimizer from the state of a whole one."""
+        """Load the stage from the tensors of the whole network, and its optimizer from the state of the whole optimizer."""
         self.tensors.load(values)
         if optimizer is not None:
             self.tensors.load_optimizer(self.optimizer, optimizer)
 
-    # --- what happened ------------------------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------------------------
 
     def report(self) -> PipelineReport:
-        """Who did what when in the last step: all stages must call this."""
+        """The timeline of the last step: all stages must call this."""
         records = gather_records(self._record, self.mesh, self.axis)
         return PipelineReport(self.schedule, self.micro_batches, records, *self.described())
 
     def described(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """The layers of all stages in words, and their modelled costs."""
+        """Descriptions of the layers of all stages, and their modelled costs."""
         return described(self.network, self.cuts)
 
     def memory(self) -> int:
-        """The bytes that the stage needs in a step: its programs are planned, and compiled."""
+        """The bytes that the stage needs in a step. Its programs are planned and compiled."""
         stage, task = self.stage, self.task
         x = _blank(stage.begin.type if stage.begin is not None else task.input)
         target = None if stage.end is not None or task.target is None else _blank(task.target)
@@ -241,7 +241,7 @@ class Pipeline:
 
 
 class _Passes:
-    """The passes of one step: what they need from each other."""
+    """The passes of one step, and the values that they pass on to each other."""
 
     def __init__(self, pipeline: Pipeline, xs: list[np.ndarray], ys: list[np.ndarray], offsets: list[int]) -> None:
         self.pipeline, self.stage, self.xs, self.ys, self.offsets = pipeline, pipeline.stage, xs, ys, offsets
@@ -296,7 +296,7 @@ class _Passes:
 
 
 def _blank(type: Type) -> np.ndarray:
-    """An array of a type, without memory of its own."""
+    """An array of a type that allocates no memory."""
     return np.broadcast_to(np.zeros((), type.dtype.numpy), type.shape)
 
 

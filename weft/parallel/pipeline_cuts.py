@@ -1,7 +1,7 @@
 """Where a network can be cut into pipeline stages, and where it should be.
 
-The network is traced once. It can be cut after the call of a module if everything later depends on the input through the result of that
-call alone; it should be cut such that the most expensive stage is as cheap as possible.
+The network is traced once. It can be cut after the call of a module if everything later depends on the input only through the result of
+that call; it should be cut such that the most expensive stage is as cheap as possible.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..tracing.context import StateRecorder
 from ..tracing.trace import trace
 from ..tree import flatten
 
-BYTE_COST = 5  # multiply-adds in the time that a byte of a layer's result takes, unless times were measured
+BYTE_COST = 5  # multiply-adds in the time that one byte of a layer's result takes, unless times were measured
 
 
 @dataclass
 class TracedCall:
-    """A call of a module of the network, by its number in the order in which calls begin."""
+    """A call of a module of the network, numbered in the order in which calls begin."""
 
     number: int
     module: Module
-    last: int = 0  # the number of the last call inside of it, or its own
+    last: int = 0  # the number of the last call inside it, or its own
     result: Any = None
-    drawn: int = 0  # blocks of random numbers drawn since the network began, when it ends
+    drawn: int = 0  # blocks of random numbers drawn from the start of the network to the end of this call
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class CutPoint:
 
 @dataclass
 class NetworkTrace:
-    """A network in training mode as nodes: its calls, the points where it can be cut, and the cost of what lies between them."""
+    """The graph of a network in training mode: its calls, the points where it can be cut, and the costs between them."""
 
     input: Type
     calls: list[TracedCall]
     outputs: list[Node]
     tensors: dict[Node, Tensor]  # parameters and state, by their leaves
-    drawn: int  # blocks of random numbers that a pass draws, those before the network included
+    drawn: int  # blocks of random numbers that a pass draws, including those before the network
     names: dict[Module, str]
     points: list[CutPoint] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)  # one more than there are points
 
     def between(self, begin: CutPoint | None, end: CutPoint | None) -> list[Node]:
-        """The nodes from one cut to another; None stands for the input and the output of the network."""
+        """The nodes from one cut to another; None is the input or the output of the network."""
         roots = self.outputs if end is None else [end.node]
         stop = None if begin is None else begin.node
         return [n for n in toposort(roots, lambda n: () if n is stop else n.inputs) if n is not stop]
@@ -82,9 +82,9 @@ def trace_network(
     costs: Mapping[str, float] | None = None,
     before: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> NetworkTrace:
-    """Trace a network and find where it can be cut. Costs are given by the path of layers, or follow from the traced graph.
+    """Trace a network and find where it can be cut. Costs are given by the path of layers, or estimated from the traced graph.
 
-    `before` is what is computed of an input of this type before the network begins.
+    `before` is applied to an input of this type before the network begins.
     """
     recorder, found = StateRecorder(), _CallTracer(model, before)
     with STATE_LOCK, recorder:
@@ -105,7 +105,7 @@ def trace_network(
 
 
 class _CallTracer:
-    """Records the calls of modules, and how far the random stream has come."""
+    """Records the calls of modules, and the position of the random stream."""
 
     def __init__(self, model: Module, before: Callable[[Tensor], Tensor]) -> None:
         self.model, self.before = model, before
@@ -150,7 +150,7 @@ def _cut_points(network: NetworkTrace, input: Node) -> list[CutPoint]:
 
 
 def _separates(network: NetworkTrace, point: CutPoint, input: Node) -> bool:
-    """Whether nothing after the cut needs the input, or what a module before the cut has computed, except through the cut."""
+    """Whether nothing after the cut uses the input, or results of modules before the cut, except through the cut."""
     later = set(network.between(point, None))
     before = (c for c in network.calls if c.last < point.call.number)
     results = (r._node for call in before for r in flatten(call.result)[0] if isinstance(r, Tensor))
@@ -158,7 +158,7 @@ def _separates(network: NetworkTrace, point: CutPoint, input: Node) -> bool:
 
 
 def _graph_costs(network: NetworkTrace) -> list[float]:
-    """Multiply-adds and bytes of results. Nodes that several parts share, such as masks, belong to the first of them."""
+    """Costs from multiply-adds and bytes of results. Nodes that several parts share, such as masks, count in the first of them."""
     seen: set[Node] = set()
     found = []
     results = {r._node for c in network.calls for r in flatten(c.result)[0] if isinstance(r, Tensor)}
@@ -171,7 +171,7 @@ def _graph_costs(network: NetworkTrace) -> list[float]:
 
 
 def _measured_costs(network: NetworkTrace, costs: Mapping[str, float]) -> list[float]:
-    """The given seconds of layers, each in the part where the layer ends."""
+    """The given seconds of layers, each assigned to the part where the layer ends."""
     ends = {path: call.last for call in network.calls if (path := network.names.get(call.module))}
     unknown = [path for path in costs if path and path not in ends]
     if unknown:
@@ -185,9 +185,9 @@ def _measured_costs(network: NetworkTrace, costs: Mapping[str, float]) -> list[f
 
 
 def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None = None) -> list[int]:
-    """Where to cut a sequence so that the largest sum between two cuts is smallest: the first items of all stages but the first.
+    """Where to cut a sequence to minimize the largest sum between two cuts: the index of the first item of each stage but the first.
 
-    Each stage gets one of the `trained` items at least; an empty list if that cannot be.
+    Each stage gets at least one of the `trained` items; an empty list if that is impossible.
 
     >>> balanced([1, 1, 4, 2, 2], 3)
     [2, 3]
@@ -196,7 +196,7 @@ def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None
     """
     sums = list(accumulate(costs, initial=0.0))
     counts = list(accumulate(trained or [True] * len(costs), initial=0))
-    # Of the first i items in so many stages: the largest sum, and the cuts.
+    # For the first i items in a number of stages: the largest sum, and the cuts.
     best: list[tuple[float, tuple[int, ...]]] = [(sums[i] if counts[i] else inf, ()) for i in range(len(sums))]
     for stage in range(1, stages):
         best = [
@@ -214,7 +214,7 @@ def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None
 
 
 def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
-    """The cuts that balance so many stages, each with parameters."""
+    """The cuts that balance `stages` stages, each with parameters."""
     trained = [
         any(n in network.tensors and network.tensors[n].requires_grad for n in network.between(begin, end))
         for begin, end in pairwise([None, *network.points, None])
@@ -230,7 +230,7 @@ def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
 
 
 def described(network: NetworkTrace, cuts: Sequence[CutPoint]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """The layers of all stages in words, and their costs."""
+    """Descriptions of the layers of all stages, and their costs."""
     ends = [0, *(network.points.index(c) + 1 for c in cuts), len(network.costs)]
     costs = tuple(sum(network.costs[a:b]) for a, b in pairwise(ends))
     begins = ["the input", *(f"after {c.path}" for c in cuts)]

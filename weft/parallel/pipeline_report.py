@@ -1,4 +1,4 @@
-"""What the stages of a pipeline did in a step: times of passes, idle shares, and what was stored for backward passes."""
+"""The report of a pipeline step: times of passes, bubbles, and the memory stored for backward passes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class StageEvent(NamedTuple):
 
 @dataclass
 class StageRecord:
-    """What one stage did in a step."""
+    """The record of one stage in a step."""
 
     stage: int
     events: list[StageEvent] = field(default_factory=list)
-    stored: int = 0  # the most micro-batches between their forward and their backward pass
-    stored_bytes: int = 0  # the most memory that was stored for backward passes
+    stored: int = 0  # peak number of micro-batches between their forward and their backward pass
+    stored_bytes: int = 0  # peak memory stored for backward passes
 
     def seconds(self, *phases: str) -> float:
         return sum(e.seconds for e in self.events if e.phase in phases)
@@ -42,13 +42,13 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """A step of all stages. Printed, it is a table; `weft.report.pipeline_svg` draws it."""
+    """The report of a step of all stages. Printed, it is a table; `weft.report.pipeline_svg` draws it."""
 
     schedule: str
     micro_batches: int
     stages: tuple[StageRecord, ...]
     layers: tuple[str, ...]  # of each stage, from the first to the last
-    costs: tuple[float, ...]  # of each stage, as the cuts were chosen by
+    costs: tuple[float, ...]  # of each stage, as used to choose the cuts
 
     @property
     def begin(self) -> int:
@@ -60,22 +60,22 @@ class PipelineReport:
         return (max(e.end for s in self.stages for e in s.events if e.phase == BACKWARD) - self.begin) / 1e9
 
     def idle(self, stage: int) -> float:
-        """The share of the time in which a stage had nothing to do."""
+        """The fraction of the time in which a stage was idle."""
         return max(0.0, 1.0 - self.stages[stage].seconds(FORWARD, BACKWARD) / self.seconds)
 
     @property
     def bubble(self) -> float:
-        """The mean idle share of all stages, as measured."""
+        """The measured bubble: the mean idle fraction of all stages."""
         return sum(self.idle(i) for i in range(len(self.stages))) / len(self.stages)
 
     @property
     def ideal(self) -> float:
-        """What it would be if all stages took as long and messages took no time."""
+        """The bubble if all stages took equally long and messages took no time."""
         return ideal_bubble(len(self.stages), self.micro_batches)
 
     @property
     def expected(self) -> float:
-        """What it would be for stages as unequal as these, if each pass took its mean time and messages none."""
+        """The bubble with these unequal stages, if each pass took its mean time and messages took none."""
         times = [s.seconds(FORWARD, BACKWARD) / self.micro_batches for s in self.stages]
         total = sum(times) + (self.micro_batches - 1) * max(times)
         return 1.0 - self.micro_batches * sum(times) / (len(times) * total)

@@ -1,7 +1,7 @@
 """The order in which a pipeline stage works on micro-batches.
 
 GPipe (Huang et al. 2019) runs all forward passes, then all backward passes. 1F1B (Narayanan et al. 2019) runs a backward pass as soon as
-it can: it takes as long, and stores what backward passes need of at most as many micro-batches as there are stages after it.
+it can: it takes equally long, but stores activations of at most `stages - stage` micro-batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> list[Work]:
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Work]:
-    """As many forward passes as there are stages after this one; then forward and backward in turn.
+    """Warm-up with one forward pass for each stage after this one; then forward and backward passes alternate.
 
     >>> [f"{w.phase[0]}{w.micro_batch}" for w in one_forward_one_backward(0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
@@ -44,14 +44,14 @@ SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 
 
 def schedule(name: str, stage: int, stages: int, micro_batches: int) -> list[Work]:
-    """The work of a stage in the order of a schedule."""
+    """The passes of a stage in the order of the named schedule."""
     if name not in SCHEDULES:
         raise UserError("Pipeline", f"there is no schedule {name!r}. Known: {', '.join(SCHEDULES)}.")
     return SCHEDULES[name](stage, stages, micro_batches)
 
 
 def most_stored(work: list[Work]) -> int:
-    """The largest number of micro-batches between their forward and their backward pass.
+    """The peak number of micro-batches between their forward and their backward pass.
 
     >>> most_stored(gpipe(0, 2, 8)), most_stored(one_forward_one_backward(0, 2, 8))
     (8, 2)
@@ -64,7 +64,7 @@ def most_stored(work: list[Work]) -> int:
 
 
 def ideal_bubble(stages: int, micro_batches: int) -> float:
-    """The share of time in which a stage must be idle, if all stages take as long and communication takes no time.
+    """The bubble: the fraction of time in which a stage is idle, if all stages take equally long and communication takes no time.
 
     >>> ideal_bubble(4, 8)
     0.2727272727272727

@@ -1,7 +1,7 @@
 """One stage of a pipeline: the part of a network between two cuts, as compiled forward and backward programs.
 
-The stage runs the network's own `forward`. Calls of modules before the stage are not computed, the call at its beginning gives what the
-previous stage has sent, and the run ends with the call at its end. What is computed from skipped calls leads nowhere and is never compiled.
+The stage runs the network's own `forward`. Calls of modules before the stage are not computed, the call at its beginning returns what the
+previous stage has sent, and the run stops after the call at its end. Code that depends on skipped calls is dead and never compiled.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Note = Callable[[Any, Tensor, Tensor], None]
 
 
 class StageGradients(NamedTuple):
-    """What a backward pass gives: the derivative by the stage's input (None for the first stage) and by its parameters."""
+    """The results of a backward pass: gradients with respect to the stage's input (None for the first stage) and its parameters."""
 
     input: Tensor | None
     parameters: list[Tensor]
 
 
 class StageResult(NamedTuple):
-    """What a forward pass gives: the stage's result, what its backward pass needs, and statistics that are applied later."""
+    """The results of a forward pass: the stage's output, residuals for its backward pass, and statistics that are applied later."""
 
     y: Tensor
     residuals: list[Tensor]
@@ -47,17 +47,17 @@ class StageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchTask:
-    """What a pipeline does with a micro-batch (x, target) before and after its network.
+    """The computation before and after the network for a micro-batch (x, target).
 
-    All stages prepare it alike, each from what it has: inputs in the first one, targets in the last one, zeros elsewhere.
+    All stages prepare the micro-batch alike, from what they have: inputs in the first, targets in the last, zeros elsewhere.
     """
 
     input: Type  # of a micro-batch
     target: Type | None  # None: `prepare` does not change targets
-    loss: Loss  # of the network's result and the target
+    loss: Loss  # of the network's output and the target
     prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     prepare_input: Callable[[Tensor], Tensor] = lambda x: x  # in evaluation mode
-    note: Note = lambda y, target, loss: None  # of the network's result, the target as it was given, and the loss
+    note: Note = lambda y, target, loss: None  # of the network's output, the target as it was given, and the loss
 
     def prepared(self, x: Tensor | None, target: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The network's input and the target of the loss."""
@@ -86,7 +86,7 @@ class PipelineStage:
         precision: DTypeLike | None,
         collect: bool = False,
     ) -> None:
-        """`collect`: running statistics are not applied by forward passes, but returned (see nn/statistics_of_ranks.py)."""
+        """`collect`: forward passes return running statistics instead of applying them (see nn/statistics_of_ranks.py)."""
         self.model, self.network, self.begin, self.end, self.task = model, network, begin, end, task
         self.parameters, self.state = list(parameters), list(state)
         self.input = network.input if begin is None else begin.type
@@ -100,7 +100,7 @@ class PipelineStage:
     # --- programs ---------------------------------------------------------------------------------------------------------------
 
     def _forward(self, x: Tensor, target: Tensor | None, offset: Tensor) -> StageResult:
-        """The result, and nothing of what lies between: the backward pass computes it again."""
+        """The output without residuals: the backward pass recomputes them."""
         y, statistics = self._first_result(x, target, offset)
         return StageResult(y, [], statistics)
 
@@ -108,13 +108,13 @@ class PipelineStage:
         return self._gradients(x, self._again(x, target, offset), g)
 
     def _forward_stored(self, x: Tensor, target: Tensor | None, offset: Tensor) -> StageResult:
-        """The result, and the values that the backward pass needs."""
+        """The output, and the residuals of the backward pass."""
         y, statistics = self._first_result(x, target, offset)
         g = wrap(placeholder(object(), y._node.type))
         return StageResult(y, [wrap(node) for node in _residuals(self._gradients(x, y, g), g)], statistics)
 
     def _backward_stored(self, target: Tensor | None, residuals: Sequence[Tensor], g: Tensor) -> StageGradients:
-        """The same graph as in `_forward_stored`, with the stored values in place of what they were computed from."""
+        """The backward pass of the graph of `_forward_stored`, with stored values in place of their computation."""
         given = self.task.input if self.begin is None else self.begin.type
         x, offset = (wrap(placeholder(object(), type)) for type in (given, default_generator.offset._node.type))
         found = self._gradients(x, self._again(x, target, offset), g)
@@ -126,7 +126,7 @@ class PipelineStage:
         return made
 
     def _first_result(self, x: Tensor, target: Tensor | None, offset: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The result, with running statistics and metrics updated; and statistics that wait for those of other processes."""
+        """The output, updating running statistics and metrics; also the statistics to combine with those of other processes."""
         if self.collected is None:
             return self._result(x, target, offset, self.task.note), []
         with collecting_statistics() as self.collected:
@@ -134,7 +134,7 @@ class PipelineStage:
         return y, self.collected.vector()
 
     def _again(self, x: Tensor, target: Tensor | None, offset: Tensor) -> Tensor:
-        """The result a second time: running statistics were updated by the first."""
+        """Recompute the output, without updating running statistics a second time."""
         before = [stop_gradient(t) for t in self.state]
         y = self._result(x, target, offset)
         for tensor, old in zip(self.state, before, strict=True):
@@ -142,7 +142,7 @@ class PipelineStage:
         return y
 
     def _result(self, x: Tensor, target: Tensor | None, offset: Tensor, note: Note | None = None) -> Tensor:
-        """The result of the stage for a micro-batch whose random numbers begin at an offset of the global stream."""
+        """The output of the stage for a micro-batch whose random numbers begin at an offset of the global stream."""
         before, default_generator.offset = default_generator.offset, offset
         try:
             given, wanted = self.task.prepared(x if self.begin is None else None, target)
@@ -180,14 +180,14 @@ class PipelineStage:
 
 
 class _StageEnd(Exception):
-    """Leaves the network's forward: nothing after the end of the stage is of interest."""
+    """Leaves the network's `forward` at the end of the stage."""
 
     def __init__(self, result: Tensor) -> None:
         self.result = result
 
 
 class _PartialCalls:
-    """Decides about each call of a module: before the stage, its beginning, inside of it, or its end."""
+    """Classifies each call of a module: before the stage, its beginning, inside it, or its end."""
 
     def __init__(self, network: NetworkTrace, begin: CutPoint | None, end: CutPoint | None, x: Tensor) -> None:
         self.calls, self.x, self.number = network.calls, x, 0
@@ -217,18 +217,18 @@ def _nothing_like(result: Any) -> Any:
 
 
 def _nothing(type: Type) -> Tensor:
-    """In place of a value that is not known here, and that nothing depends on."""
+    """A placeholder for a value that is unknown here, and that nothing depends on."""
     return zeros(type.shape, dtype=type.dtype)
 
 
-# --- what backward passes need -------------------------------------------------------------------------------------------------------
+# --- residuals ----------------------------------------------------------------------------------------------------------------------
 
 
 def _residuals(found: StageGradients, g: Tensor) -> list[Node]:
-    """The values of the forward pass that derivatives are computed from, in an order that depends on the graph's structure alone.
+    """The values of the forward pass that gradients are computed from, in an order that depends on the graph's structure alone.
 
-    Elementwise work, movement of data and random numbers are cheaper to repeat than to store. Parameters and what follows from them alone
-    are there anyway.
+    Elementwise ops, data movement and random numbers are cheaper to recompute than to store. Parameters and values computed from
+    them alone are available anyway.
     """
     leaves = [leaf.node for leaf in flatten(found)[0]]
     order = toposort(leaves)
@@ -243,7 +243,7 @@ def _residuals(found: StageGradients, g: Tensor) -> list[Node]:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether a value is repeated, not stored. A slice is stored: what it was cut from may be much larger."""
+    """Whether a value is recomputed, not stored. A slice is stored: the tensor that it was cut from may be much larger."""
     if node.op.kind == "move":
         return all(prod(i.shape) <= prod(node.shape) for i in node.inputs)
     return node.op.kind in ("elementwise", "random")

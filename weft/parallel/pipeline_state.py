@@ -1,6 +1,6 @@
-"""The tensors of a pipeline's stages: which stage has which, and whole checkpoints of all of them.
+"""The tensors of a pipeline's stages: which stage holds which, and checkpoints of the whole network.
 
-A checkpoint has the names that the network and its optimizer have in one process, so it does not depend on the number of stages.
+A checkpoint uses the names of a network and its optimizer in a single process, so it does not depend on the number of stages.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .pipeline_cuts import CutPoint, NetworkTrace
 
 _OF_GROUP = re.compile(
     r"(\d+)\.(\d+)\.(\d+)\.(.*)"
-)  # names of optimizer state: group, transform, parameter of the group, what it is
-_AVERAGE = re.compile(r"average\.(\d+)")  # of a parameter: its number among those of all groups
+)  # names of optimizer state: group, transform, parameter of the group, name of the state
+_AVERAGE = re.compile(r"average\.(\d+)")  # of a parameter: its index among the parameters of all groups
 
 
 def owners(model: Module, network: NetworkTrace, cuts: Sequence[CutPoint]) -> dict[str, list[int]]:
-    """The stages that have each tensor: those that use it. Tensors that nothing uses belong to the first."""
+    """The stages that use each tensor. Unused tensors belong to the first stage."""
     used: dict[Tensor, list[int]] = {}
     ends = [*cuts, None]
     for stage, (begin, end) in enumerate(zip([None, *cuts], ends, strict=True)):
@@ -43,7 +43,7 @@ def owners(model: Module, network: NetworkTrace, cuts: Sequence[CutPoint]) -> di
 
 
 def drop_others(model: Module, kept: set[str]) -> None:
-    """Free the values of all tensors but those of these names; names and shapes remain."""
+    """Free the values of all tensors except the named ones; names and shapes remain."""
     others = {tensor: without_value(tensor) for name, tensor in model.named_tensors().items() if name not in kept}
     for module in model.modules():
         for name, value in list(vars(module).items()):
@@ -84,7 +84,7 @@ class StageTensors:
         return {name: self._from_owner(name, self.own.get(name), t.shape, t.dtype) for name, t in self.whole.items()}
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Load this stage's tensors from those of a whole network."""
+        """Load this stage's tensors from those of the whole network."""
         missing, extra = [n for n in self.whole if n not in values], [n for n in values if n not in self.whole]
         wrong = [n for n, t in self.whole.items() if n in values and as_tensor(values[n]).shape != t.shape]
         if missing or extra or wrong:
@@ -97,7 +97,7 @@ class StageTensors:
     # --- the optimizer ------------------------------------------------------------------------------------------------------------
 
     def note_groups(self, optimizer: Optimizer) -> None:
-        """Exchange which groups of an optimizer the parameters of all stages belong to: names of its state count them."""
+        """Exchange to which optimizer group the parameters of each stage belong: names of the state contain their index in the group."""
         names = {id(tensor): name for name, tensor in self.parameters.items()}
         self._mine = [[names[id(p)] for p in group.parameters] for group in optimizer.groups]
         found = np.full(len(self.trained), -1, np.int64)
@@ -109,7 +109,7 @@ class StageTensors:
         self._groups = [[n for n, g in zip(self.trained, found.tolist(), strict=True) if g == number] for number in groups]  # fmt: skip
 
     def gather_optimizer(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The state of an optimizer of the whole network, given that of this stage, in every process."""
+        """The optimizer state of the whole network, gathered from the stages, in every process."""
         state = {name: as_tensor(value) for name, value in given.items()}
         found = {name: np.asarray(t.numpy()) for name, t in state.items() if self._owner(name) is None}
         local = {self._whole_name(name): tensor for name, tensor in state.items() if self._owner(name) is not None}
@@ -121,7 +121,7 @@ class StageTensors:
         return dict(sorted(found.items(), key=lambda item: _order(item[0])))
 
     def local_optimizer(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The values of the state of these names of this stage's optimizer, of those of the whole network; and names of nothing."""
+        """The values for the named state of this stage's optimizer, taken from that of the whole network; and the names left over."""
         places = {name: name if self._owner(name) is None else self._whole_name(name) for name in names}
         used = set(places.values())
         extra = [n for n in values if n not in used and self.parameter_of(n) in (None, *self.parameters)]
@@ -133,7 +133,7 @@ class StageTensors:
         optimizer.load({**found, **{name: values[name] for name in extra}})
 
     def parameter_of(self, name: str) -> str | None:
-        """The parameter that a tensor of a whole optimizer's state belongs to."""
+        """The parameter that a tensor of the whole optimizer state belongs to."""
         return _member(self._groups, name)
 
     def _owner(self, name: str) -> str | None:
@@ -173,7 +173,7 @@ class StageTensors:
 
 
 def _order(name: str) -> tuple[int, ...]:
-    """Where a tensor of an optimizer's state stands in it: what belongs to no parameter first, averages last."""
+    """The sort key of a tensor of the optimizer state: tensors of no parameter first, averages last."""
     found, average = _OF_GROUP.fullmatch(name), _AVERAGE.fullmatch(name)
     return (
         (1, *map(int, found.groups()[:3])) if found is not None else (0,) if average is None else (2, int(average[1]))

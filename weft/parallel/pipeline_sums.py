@@ -1,4 +1,4 @@
-"""Sums over micro-batches in a fixed tree, ((0 + 1) + (2 + 3)) + (4 + 5), as they come: only one partial sum a level is kept."""
+"""Sums over micro-batches in a fixed tree, ((0 + 1) + (2 + 3)) + (4 + 5), as they arrive: only one partial sum per level is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TreeSum(Generic[T]):
         self._parts.append((level, item))
 
     def result(self) -> T:
-        """The sum of all items; it starts again afterwards."""
+        """The sum of all items; resets it."""
         total = self._parts.pop()[1]
         while self._parts:
             total = self._plus(self._parts.pop()[1], total)

@@ -1,6 +1,6 @@
 """The update of a pipeline stage: gradients are averaged, clipped by the norm over all stages, and applied.
 
-The stages run different programs, so what they exchange with each other is exchanged between programs.
+The stages run different programs, so they communicate between programs, not inside them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pipeline_state import StageTensors
 
 
 class PipelineParts(Protocol):
-    """What an update needs of a pipeline."""
+    """The attributes of a pipeline that an update needs."""
 
     mesh: Mesh
     axis: str
@@ -36,11 +36,11 @@ class PipelineParts(Protocol):
 
 
 class PipelineUpdate:
-    """Called with the sums of a stage's gradients over micro-batches, and with their running statistics."""
+    """Called with the sums of a stage's gradients over micro-batches, and with running statistics."""
 
     def __init__(self, pipeline: PipelineParts) -> None:
         self.pipeline, self.optimizer, self.scale = pipeline, pipeline.optimizer, pipeline.scale
-        self._longest = self.optimizer.common.clip_norm  # of the gradients of all stages, not of this one alone
+        self._longest = self.optimizer.common.clip_norm  # for the gradients of all stages, not of this one alone
         self.optimizer.common = replace(self.optimizer.common, clip_norm=None)
         stages_of, here = pipeline.tensors.stages_of, pipeline.number
         names = list(pipeline.tensors.parameters)
@@ -67,7 +67,7 @@ class PipelineUpdate:
     # --- programs -----------------------------------------------------------------------------------------------------------------
 
     def _reduce(self, total: list[Tensor]) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The means of gradients, the sum of their squares, and whether all of them are finite."""
+        """The mean gradients, the sum of their squares, and whether all of them are finite."""
         divided = [g / float(self.pipeline.micro_batches) for g in (total[i] for i in self._order)]
         if self.scale is not None:
             divided = [g.astype("float32") / self.scale.scale for g in divided]
@@ -92,14 +92,14 @@ class PipelineUpdate:
     # --- between programs ---------------------------------------------------------------------------------------------------------
 
     def _everywhere(self, finite: Tensor) -> bool:
-        """Whether the gradients of all stages are finite; without a loss scale nobody asks."""
+        """Whether the gradients of all stages are finite; only checked with a loss scale."""
         if self.scale is None:
             return True
         bad = self._summed(np.asarray(0.0 if bool(finite.item()) else 1.0, np.float32))
         return float(bad) == 0.0
 
     def _sum_of_shared(self, total: list[Tensor]) -> list[Tensor]:
-        """The derivative by a parameter that several stages use is the sum of theirs."""
+        """Sum the gradients of each parameter that several stages use over these stages."""
         tensors = self.pipeline.tensors
         own = list(tensors.parameters)
         found = dict(zip(own, total, strict=True))

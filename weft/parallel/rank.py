@@ -1,6 +1,6 @@
-"""The main program of a process of `weft launch`: python -m weft.parallel.rank SCRIPT.py args..., or -m MODULE args...
+"""The main program of a process started by `weft launch`: python -m weft.parallel.rank SCRIPT.py args..., or -m MODULE args...
 
-It runs a program as Python itself would, and tells the other processes how it ends.
+It runs a program as Python itself would, and reports to the other processes how it ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a program; the exit code of this process."""
+    """Run a program; returns the exit code of this process."""
     end_with_launcher()
     page = connection().control
     try:
@@ -53,7 +53,7 @@ def run_program(words: Sequence[str]) -> None:
 
 
 def end_with_launcher() -> None:
-    """Have the system kill this process when the launcher ends, however that ends."""
+    """Have the kernel kill this process when the launcher ends, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(os.environ[PARENT]):  # it has ended already
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Processes of this machine that work together: started, watched, and ended together.
+"""Processes on this machine that work together: started, monitored, and ended together.
 
 def step(n):
     mesh = weft.parallel.Mesh(data=2)
@@ -28,7 +28,7 @@ from ..signals import Terminated, handling, terminable, terminate
 
 
 def run(function: Callable[..., Any], ranks: int, *args: Any, threads: int | None = None) -> list[Any]:
-    """Call a function of a module in so many new processes; what each of them returned, by rank."""
+    """Call a module-level function in `ranks` new processes; returns their results by rank."""
     with RankPool(ranks, threads=threads) as pool:
         return pool.run(function, *args)
 
@@ -54,9 +54,9 @@ class RankPool:
     def run(
         self, function: Callable[..., Any], *args: Any, listener: Callable[[Any], None] = lambda told: None
     ) -> list[Any]:
-        """Call a function in all processes; what each returned, by rank. `listener` is called with what they `tell`.
+        """Call a function in all processes; returns their results by rank. `listener` receives what they send by `tell`.
 
-        Ctrl-C and SIGTERM are passed on to the processes, which may end their work in order, and raised here when they have.
+        Ctrl-C and SIGTERM are passed on to the processes, which may finish in order, and are raised here when they have.
         """
         with self._passing_on_signals():
             results = self._collected(function, args, listener)
@@ -121,7 +121,7 @@ def _serve(pipe: Connection) -> None:
     """The main loop of a process of a pool."""
     page = control_page()
     _pipe.append(pipe)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it
     while (job := pipe.recv()) is not None:
         function, args = job
         try:
@@ -137,20 +137,20 @@ def _serve(pipe: Connection) -> None:
 
 
 class _Told(NamedTuple):
-    """Something that a function tells before it returns."""
+    """A message that a function sends before it returns."""
 
     what: Any
 
 
 class _Stopped(NamedTuple):
-    """The result of a function that SIGTERM has ended."""
+    """The result of a function ended by SIGTERM."""
 
 
 _pipe: list[Connection] = []  # of this process, if it is one of a pool
 
 
 def tell(what: Any) -> None:
-    """Tell the listener of `RankPool.run` something, from one of its processes."""
+    """Send a message to the listener of `RankPool.run`, from one of its processes."""
     _pipe[0].send(_Told(what))
 
 
@@ -160,27 +160,27 @@ def _death(process: Any) -> str:
 
 
 def end_all(processes: list[Any]) -> None:
-    """Wait a little for processes to end, then make them."""
+    """Wait briefly for processes to end, then kill them."""
     deadline = time.monotonic() + GRACE
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     for process in processes:
         if process.is_alive():
-            process.kill()  # one that was stopped does not hear anything else
+            process.kill()  # a stopped process handles no other signal
             process.join()
 
 
-# --- what processes are told ------------------------------------------------------------------------------------------------------------
+# --- the environment of processes --------------------------------------------------------------------------------------------------------
 
 
 def check_ranks(ranks: Any) -> None:
-    """Raise an error unless it is a number of processes."""
+    """Raise an error unless `ranks` is a valid number of processes."""
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
         raise UserError("parallel", f"1 to {MOST_RANKS} processes are required, got {ranks!r}.")
 
 
 class LaunchGroup:
-    """The processes of one launch, seen from whoever starts them: the control page that they share, and what each of them is told."""
+    """The processes of one launch, as their parent sees them: their shared control page, and their environment variables."""
 
     def __init__(self, ranks: int) -> None:
         check_ranks(ranks)
@@ -190,13 +190,13 @@ class LaunchGroup:
         self.control = ControlPage(self.path, LAUNCHER, ranks)
 
     def variables(self, rank: int, threads: int | None = None) -> dict[str, str]:
-        """The variables of the environment that tell a process who it is. The cores are shared evenly."""
+        """The environment variables that identify a process. The cores are shared evenly."""
         given = os.environ.get("WEFT_THREADS")
         share = threads or (int(given) if given else max(1, usable_cores() // self.ranks))
         return {RANK: str(rank), SIZE: str(self.ranks), GROUP: self.path, "WEFT_THREADS": str(share)}
 
     def close(self) -> None:
-        """Let go of the page; it lives on in processes that still have it."""
+        """Release the page; it stays alive in processes that still map it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -204,7 +204,7 @@ class LaunchGroup:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the environment has these variables."""
+    """While active, the environment has these variables."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -12,30 +12,30 @@ from ..records import dataclass
 from ..tensor import Tensor
 
 ALIGNMENT = 64  # bytes, of every array in a message
-PARAMETERS, FINAL = 0, 1  # what the server sends: FINAL ones end the run
-GRADIENTS, DONE = 0, 1  # what a worker sends: DONE if it has no batch left
+PARAMETERS, FINAL = 0, 1  # sent by the server: FINAL ends the run
+GRADIENTS, DONE = 0, 1  # sent by a worker: DONE if it has no batch left
 
 
 class ServerHeader(NamedTuple):
-    """The numbers of a message. A worker sends back the version of the parameters that it has used."""
+    """The numbers of a message. A worker sends back the version of the parameters that it used."""
 
     kind: int
-    version: int  # of the parameters: how many updates were made
+    version: int  # of the parameters: the number of updates made
     loss: float = 0.0  # of the batch, from a worker
-    computing: float = 0.0  # seconds from the parameters to the gradients, from a worker
+    computing: float = 0.0  # seconds from receiving the parameters to the gradients, from a worker
     waiting: float = 0.0  # seconds that it waited for the parameters before
 
 
 @dataclass(frozen=True)
 class ServerMessage:
-    """A message as it was received; its arrays are views of one buffer."""
+    """A received message; its arrays are views of one buffer."""
 
     header: ServerHeader
     arrays: list[np.ndarray]
 
 
 class MessageLayout:
-    """Where the arrays of a message are. Gradients have the shapes and dtypes of the parameters."""
+    """The offsets of the arrays in a message. Gradients have the shapes and dtypes of the parameters."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.types = [(p.shape, np.dtype(p.dtype.numpy)) for p in parameters]
@@ -46,7 +46,7 @@ class MessageLayout:
         self.nbytes = end
 
     def send(self, link: Link, header: ServerHeader, tensors: Sequence[Tensor]) -> None:
-        """Send numbers and an array for each parameter; without tensors, the arrays mean nothing."""
+        """Send the header and an array for each parameter; without tensors, the arrays are unspecified."""
         buffer = np.zeros(self.nbytes, np.uint8)
         buffer[: 8 * len(header)].view(np.float64)[:] = header
         for array, tensor in zip(self._arrays(buffer), tensors, strict=False):
@@ -60,7 +60,7 @@ class MessageLayout:
         return ServerMessage(ServerHeader(int(kind), int(version), *times), self._arrays(buffer))
 
     def zeros(self) -> list[np.ndarray]:
-        """Arrays as in a message."""
+        """Zero-filled arrays with the shapes of a message."""
         return self._arrays(np.zeros(self.nbytes, np.uint8))
 
     def _arrays(self, buffer: np.ndarray) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What a parameter server did in a run: every update, how stale its gradient was, and how long the workers waited."""
+"""The report of a parameter server's run: every update, the staleness of its gradient, and how long the workers waited."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class ServerUpdate(NamedTuple):
     staleness: (
         int  # updates that were made after the worker was sent its parameters and before its gradient was applied
     )
-    ahead: int  # steps that the worker was ahead of the slowest when it was sent its parameters
+    ahead: int  # steps by which the worker was ahead of the slowest when it was sent its parameters
     loss: float  # of the worker's batch
-    computing: float  # from the parameters to the gradients
+    computing: float  # from receiving the parameters to the gradients
     waiting: float  # for the parameters, before that
     time: float  # since the beginning of the run
 
 
 @dataclass(frozen=True)
 class ServerReport:
-    """All updates of a run, in their order. Printed, it is a table."""
+    """All updates of a run, in order. Printed, it is a table."""
 
     staleness: int | None  # the bound
     workers: int
@@ -36,7 +36,7 @@ class ServerReport:
 
     @property
     def updates_per_second(self) -> float:
-        """From the first update to the last: compilation comes before."""
+        """The rate from the first update to the last: this excludes compilation."""
         if len(self.updates) < 2:
             return 0.0
         return (len(self.updates) - 1) / max(self.updates[-1].time - self.updates[0].time, 1e-9)
@@ -46,12 +46,12 @@ class ServerReport:
         return [u for u in self.updates if u.worker == worker]
 
     def histogram(self, worker: int | None = None) -> dict[int, int]:
-        """How many gradients, of all workers or of one, were how stale."""
+        """The number of gradients by staleness, of all workers or of one."""
         counts = Counter(u.staleness for u in (self.updates if worker is None else self.of(worker)))
         return dict(sorted(counts.items()))
 
     def waiting(self, worker: int) -> float:
-        """The share of its time that a worker waited for parameters. Its first step, which compiles, does not count."""
+        """The fraction of time that a worker waited for parameters, without its first step, which compiles."""
         later = self.of(worker)[1:]
         total = sum(u.waiting + u.computing for u in later)
         return sum(u.waiting for u in later) / total if total else 0.0
@@ -71,7 +71,7 @@ class ServerReport:
 
 
 def share_updates(updates: list[ServerUpdate], mesh: Mesh, axis: str) -> tuple[ServerUpdate, ...]:
-    """The updates that the server has recorded, in every process."""
+    """Share the updates recorded by the server with every process."""
     if mesh.size(axis) == 1:
         return tuple(updates)
     rows = np.asarray(updates, np.float64).reshape(-1, len(ServerUpdate._fields))

@@ -1,4 +1,4 @@
-"""How many processes share a training, and what they share: the numbers of the setting `parallel`, and the mesh that they make."""
+"""The sizes of data, pipeline and model parallelism: the numbers of the setting `parallel`, and the mesh that they form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .forms import AXES, DATA, read_form, wrong_form
 
 @dataclass(frozen=True)
 class ParallelSizes:
-    """Processes that have examples of their own, that are stages of a pipeline, and that share each layer.
+    """The numbers of data-parallel replicas, of pipeline stages, and of processes that share each layer.
 
     >>> sizes = ParallelSizes(data=2, model=2)
     >>> sizes.processes, str(sizes)
@@ -29,11 +29,11 @@ class ParallelSizes:
 
     @property
     def axes(self) -> dict[str, int]:
-        """The axes of the mesh: those with several processes."""
+        """The axes of the mesh with more than one process."""
         return {name: getattr(self, name) for name in AXES if getattr(self, name) > 1}
 
     def mesh(self) -> Mesh:
-        """The mesh of these processes: the one that there is, or a new one."""
+        """The mesh of these processes: the current one if there is one, else a new one."""
         made = current_axes()
         return current() if made == self.axes else Mesh(**self.axes or {DATA: 1})
 
@@ -42,7 +42,7 @@ class ParallelSizes:
 
 
 def current_axes() -> dict[str, int] | None:
-    """The axes with several processes of the mesh that was made last; None without one."""
+    """The axes with more than one process of the current mesh; None without a mesh."""
     try:
         return {name: n for name, n in current().axes if n > 1}
     except UserError:
@@ -50,7 +50,7 @@ def current_axes() -> dict[str, int] | None:
 
 
 def read_sizes(text: str | None, processes: int) -> ParallelSizes:
-    """The sizes of a setting. An axis without a number has the processes that the others leave.
+    """The sizes of a setting. An axis without a number gets the processes that the others leave.
 
     >>> read_sizes("data:2,model:2", 4), read_sizes("data,pipeline:2", 8).data, read_sizes(None, 1).processes
     (ParallelSizes(data=2, pipeline=1, model=2), 4, 1)

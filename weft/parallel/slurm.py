@@ -1,4 +1,4 @@
-"""Jobs of SLURM: a script that runs a program in many processes on one or several machines, submitted with sbatch."""
+"""SLURM jobs: a script that runs a program in many processes on one or several machines, submitted with sbatch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .ranks import check_ranks
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A program, and what it needs of the cluster. On one machine `weft launch` runs it, on several srun starts processes of MPI."""
+    """A program, and the resources it needs. On one machine `weft launch` runs it, on several srun starts MPI processes."""
 
     command: tuple[str, ...]
     ranks: int  # on all machines together
@@ -31,7 +31,7 @@ class SlurmJob:
     job_name: str = "weft"
     output: str = ""
     mpi: str = "pmix"
-    sbatch: str = ""  # more options
+    sbatch: str = ""  # additional options
 
     def __post_init__(self) -> None:
         check_ranks(self.ranks)
@@ -47,7 +47,7 @@ class SlurmJob:
         if self.nodes == 1:
             run = f"exec {python} -m weft launch -n {self.ranks} -t {self.threads} {words}"
         else:
-            # One process that fails must not leave the others running.
+            # A failing process must not leave the others running.
             run = f"exec srun --mpi={shlex.quote(self.mpi)} --kill-on-bad-exit=1 {python} {words}"
         options = "\n".join(f"#SBATCH {option}" for option in self._options())
         return (
@@ -57,7 +57,7 @@ class SlurmJob:
     def _options(self) -> Iterator[str]:
         yield f"--nodes={self.nodes}"
         tasks = self.ranks // self.nodes
-        if self.nodes == 1:  # one task, which starts the others
+        if self.nodes == 1:  # a single task, which starts the others
             yield "--ntasks-per-node=1"
             yield f"--cpus-per-task={tasks * self.threads}"
         else:
@@ -72,7 +72,7 @@ class SlurmJob:
             yield self.sbatch
 
     def submit(self) -> str:
-        """Submit it, and write the script beside the output, as weft-JOB.sh; what sbatch answered."""
+        """Submit the job, and write its script beside the output, as weft-JOB.sh; returns sbatch's answer."""
         if shutil.which("sbatch") is None:
             raise UserError(
                 "weft launch", "there is no sbatch on this machine. --dry-run prints the script of the job."

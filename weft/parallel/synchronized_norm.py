@@ -1,4 +1,4 @@
-"""Batch normalization over the examples of all processes: for batches that are too small in each of them."""
+"""Batch normalization over the examples of all processes, for small batches per process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..tensor import ArrayLike, Tensor
 
 
 class SynchronizedBatchNorm(BatchNorm):
-    """BatchNorm whose mean and variance are those of the batches of all processes along an axis of the mesh.
+    """BatchNorm with the mean and variance of the batches of all processes along an axis of the mesh.
 
-    Parameters and running statistics are those of the layer that it replaces.
+    It has the parameters and running statistics of the layer that it replaces.
     """
 
     axis: str
@@ -46,7 +46,7 @@ class SynchronizedBatchNorm(BatchNorm):
 
 
 def synchronize_batch_norms(model: Any, axis: str = "data") -> Module:
-    """Let all batch norms of a network normalize over the examples of all processes along an axis; the network itself.
+    """Make all batch norms of a network normalize over the examples of all processes along an axis; returns the network.
 
     Gradients must then be averaged over the same processes (optim.sgd(..., axis="data")).
     """

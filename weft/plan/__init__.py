@@ -1,4 +1,4 @@
-"""Plans of a training over many ranks: time, efficiency and memory of each split, here and on described clusters."""
+"""Scaling plans of training over many ranks: time, efficiency and memory of each split, on this machine and on described clusters."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -1,11 +1,11 @@
-"""This machine as a cluster: ranks are processes that share its memory. What they cost each other is measured and kept.
+"""Calibration of this machine as a cluster: ranks are processes that share its memory. Their mutual slowdown is measured and stored.
 
     measured = weft.plan.measure([1, 2, 4])      # a second or two for each number of ranks
     measured.save()
-    weft.plan.here()                             # what was measured last
+    weft.plan.here()                             # the latest measurement
 
-For each number of ranks it knows the time of an all-reduce by size, and how much slower ranks compute when all work at once: products
-share clock rates, and cores if there are two threads to each; sweeps over memory share caches and the bandwidth of the memory.
+For each number of ranks it holds the time of an all-reduce by size, and the slowdown when all ranks compute at once: products
+share clock rates, and cores with hyper-threading; sweeps over memory share caches and memory bandwidth.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SWEEPS = tuple(1 << k for k in (17, 20, 22, 24, 26))
 
 @dataclass(frozen=True)
 class MeasuredCluster:
-    """See the head of this file."""
+    """A measured cluster; see the top of this file."""
 
     measures: Mapping[int, RankMeasures]  # by number of ranks
     cpu: str
@@ -60,15 +60,15 @@ class MeasuredCluster:
         return self.cores
 
     def most_ranks(self) -> int | None:
-        """One a core."""
+        """One rank per core."""
         return self.cores
 
     def rank_memory(self, ranks: int) -> float | None:
-        """All ranks share the memory."""
+        """An equal share of the memory, in bytes."""
         return self.memory_bytes / ranks
 
     def work(self, measured: StepWork, ranks: int, format: str | None = None) -> StepWork:
-        """A step of one of so many ranks: its kernels are slower than alone."""
+        """A step of one rank among `ranks`: its kernels are slower than those of a single rank."""
         if format is not None:
             raise UserError("plan", f"{HERE} computes in the format of the network, got format={format}.")
         return measured.changed(
@@ -76,7 +76,7 @@ class MeasuredCluster:
         )
 
     def _slower(self, found: ProgramProfile, kernel: KernelProfile, ranks: int) -> KernelProfile:
-        """By the share of a kernel's time that products and memory have at the roof."""
+        """Scale a kernel's time by the compute and memory slowdown, weighted by its compute and memory time at the roofline."""
         roof = found.explanation.roof
         compute, memory = roof.seconds(kernel.flops, 0.0), roof.seconds(0.0, kernel.nbytes)
         share = compute / (compute + memory) if compute + memory else 1.0
@@ -84,7 +84,7 @@ class MeasuredCluster:
         return replace(kernel, seconds=factor * kernel.seconds)
 
     def compute_factor(self, ranks: int) -> float:
-        """How much longer products take if so many ranks compute at once; one rank is what others are compared with."""
+        """The slowdown of products when `ranks` ranks compute at once, relative to a single rank."""
         if ranks == 1:
             return 1.0
         return max(
@@ -92,11 +92,11 @@ class MeasuredCluster:
         )
 
     def _wait(self, measures: RankMeasures) -> float:
-        """Of the small all-reduce behind the products."""
+        """The time of the small all-reduce after the products."""
         return min((seconds for _, seconds in measures.all_reduce), default=0.0)
 
     def memory_factor(self, ranks: int, nbytes: float) -> float:
-        """How much longer it takes to read and write so many bytes."""
+        """The slowdown of reading and writing `nbytes` bytes."""
 
         def factor(m: RankMeasures) -> float:
             return max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / interpolated(self._alone(m).sweeps, nbytes)  # fmt: skip
@@ -104,15 +104,15 @@ class MeasuredCluster:
         return 1.0 if ranks == 1 else max(1.0, self._between(ranks, factor))
 
     def _alone(self, measures: RankMeasures) -> AloneMeasures | RankMeasures:
-        """What one rank takes, measured beside these."""
+        """The times of a single rank, measured right before and after these."""
         return measures.alone or self.measures[1]
 
     def copy_seconds(self, nbytes: float, ranks: int) -> float:
-        """To read or write so many bytes, while other ranks do the same: gradients come from beyond the caches of a core."""
+        """The time to read or write `nbytes` bytes while other ranks do the same: gradients do not fit into the caches of a core."""
         return self._between(ranks, lambda m: interpolated(m.sweeps, nbytes / 2)) if nbytes else 0.0
 
     def all_reduce(self, group: RankGroup, nbytes: float) -> CollectiveCost:
-        """Through shared memory."""
+        """The measured all-reduce, through shared memory."""
         if group.size == 1:
             return CollectiveCost(0.0, "none")
         return CollectiveCost(
@@ -120,15 +120,15 @@ class MeasuredCluster:
         )
 
     def half_all_reduce(self, group: RankGroup, nbytes: float) -> float:
-        """Half of the copies of an all-reduce."""
+        """A reduce-scatter or an all-gather: half of the copies of an all-reduce."""
         return self.all_reduce(group, nbytes).seconds / 2
 
     def send(self, nbytes: float, crosses_nodes: bool, sharing: int = 1) -> float:
-        """A copy into shared memory and one out of it, as of an all-reduce between two."""
+        """A copy into shared memory and one out of it, as in an all-reduce between two ranks."""
         return self.all_reduce(RankGroup(2, 2), nbytes).seconds
 
     def _between(self, ranks: int, of: Callable[[RankMeasures], float], least: int = 1) -> float:
-        """A quantity for a number of ranks; of one that was not measured, between its neighbours, or as of the largest."""
+        """A quantity for a number of ranks: interpolated if that number was not measured, or that of the largest."""
         points = tuple((float(n), of(m)) for n, m in sorted(self.measures.items()) if n >= least)
         if not points:
             raise UserError(
@@ -137,7 +137,7 @@ class MeasuredCluster:
         return interpolated(points, float(ranks)) if ranks <= points[-1][0] else points[-1][1]
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Keep it for later plans."""
+        """Store it for later plans."""
         file = _file(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
@@ -149,7 +149,7 @@ class MeasuredCluster:
 
 
 def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
-    """Between the points on straight lines in logarithms; beyond them in proportion.
+    """Log-log interpolation between the points; proportional beyond them.
 
     >>> round(interpolated([(1.0, 10.0), (100.0, 1000.0)], 10.0), 9)
     100.0
@@ -167,7 +167,7 @@ def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
 
 
 def measure(ranks: Sequence[int] | None = None, sizes: Sequence[int] = SIZES, sweeps: Sequence[int] = SWEEPS) -> MeasuredCluster:  # fmt: skip
-    """Measure this machine with several numbers of ranks of one thread each: 1, 2, 4, ... up to its cores, unless given.
+    """Measure this machine with several numbers of single-threaded ranks: by default 1, 2, 4, ... up to its cores.
 
     >>> measure([1], sizes=[], sweeps=[1 << 17]).compute_factor(1)
     1.0
@@ -193,7 +193,7 @@ def _measured(ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMe
 
 
 def measured_by(pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMeasures:
-    """What the ranks of a pool measure together, and one of them alone before and after."""
+    """The measurements of all ranks of a pool together, and of one of them alone before and after."""
 
     def alone() -> AloneMeasures:
         found = pool.run(measure_alone, ranks, list(sweeps))[0]
@@ -206,7 +206,7 @@ def measured_by(pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequen
 
 
 def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
-    """What the ranks measured, as one: the time of the slowest."""
+    """Merge the measurements of the ranks: the time of the slowest."""
 
     def points(columns: Sequence[Points]) -> Points:
         return tuple((rows[0][0], max(seconds for _, seconds in rows)) for rows in zip(*columns, strict=True))
@@ -216,7 +216,7 @@ def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
 
 
 def here(path: str | Path | None = None) -> MeasuredCluster:
-    """What was measured on this machine before; an error says how to measure."""
+    """The stored measurement of this machine; the error without one says how to measure."""
     file = _file(path)
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
@@ -239,7 +239,7 @@ def _from_dict(told: Mapping[str, Any]) -> MeasuredCluster:
 
 
 def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda text: None) -> MeasuredCluster:
-    """What was measured on this machine before, if it is of as many cores; else it is measured now, with so many ranks, and kept."""
+    """The stored measurement of this machine, if the number of cores is the same; else measures these numbers of ranks now, and stores it."""
     try:
         found = here()
         if found.cores == usable_cores() and len(found.measures) > 1:

@@ -1,4 +1,4 @@
-"""Described clusters: nodes of several ranks, the links inside of a node and between nodes, each figure with its source.
+"""Described clusters: nodes of several ranks, the links inside a node and between nodes, each figure with its source.
 
 The table is `clusters.yaml`. The machine of a rank is one of `weft.insight.machines()`. A file of the same form adds clusters:
 
@@ -24,7 +24,7 @@ HERE = "here"
 
 @dataclass(frozen=True)
 class DescribedCluster:
-    """Nodes of equal ranks. Bandwidths are those of one direction: `inside` of a rank, `between` of a whole node.
+    """Nodes with equal ranks. Bandwidths are per direction: `inside` of a rank, `between` of a whole node.
 
     >>> dgx = cluster("dgx-h100")
     >>> dgx.ranks_per_node, dgx.machine, float(dgx.between_bandwidth) / 1e9
@@ -40,7 +40,7 @@ class DescribedCluster:
     between_latency: Figure
     between_bandwidth: Figure
 
-    overlap = True  # gradients are reduced by copy engines and a few multiprocessors while the backward pass goes on
+    overlap = True  # copy engines and a few multiprocessors reduce gradients during the backward pass
 
     @property
     def links(self) -> NodeLinks:
@@ -53,15 +53,15 @@ class DescribedCluster:
         return machine(self.machine)
 
     def copy_seconds(self, nbytes: float, ranks: int) -> float:
-        """To read or write so many bytes of a rank's memory."""
+        """The time to read or write `nbytes` bytes of a rank's memory."""
         return nbytes / self.rank.memory_bandwidth.value
 
     def most_ranks(self) -> int | None:
-        """As many as are wanted."""
+        """Unlimited."""
         return None
 
     def rank_memory(self, ranks: int) -> float | None:
-        """Bytes that a rank has."""
+        """The memory of a rank, in bytes."""
         return None if self.rank.memory_bytes is None else self.rank.memory_bytes.value
 
     def work(self, measured: StepWork, ranks: int, format: str | None = None) -> StepWork:
@@ -69,7 +69,7 @@ class DescribedCluster:
         return measured.on(self.rank, format)
 
     def all_reduce(self, group: RankGroup, nbytes: float) -> CollectiveCost:
-        """By the fastest algorithm."""
+        """The all-reduce by the fastest algorithm."""
         return self.links.all_reduce(group, nbytes)
 
     def half_all_reduce(self, group: RankGroup, nbytes: float) -> float:
@@ -77,13 +77,13 @@ class DescribedCluster:
         return self.links.half_all_reduce(group, nbytes)
 
     def send(self, nbytes: float, crosses_nodes: bool, sharing: int = 1) -> float:
-        """From a rank to another one."""
+        """A message from one rank to another."""
         return self.links.send(nbytes, crosses_nodes, sharing)
 
 
 @dataclass(frozen=True)
 class PublishedScaling:
-    """A scaling efficiency that others measured.
+    """A published scaling efficiency.
 
     >>> {row.ranks for row in published_scaling()}
     {512}
@@ -92,9 +92,9 @@ class PublishedScaling:
     network: str
     cluster: str
     ranks: int
-    batch: int  # of a rank
+    batch: int  # per rank
     parameters: float  # of the network: a number of values
-    images_per_second: Figure  # of one rank alone
+    images_per_second: Figure  # of a single rank
     efficiency: float
     source: str
 
@@ -108,7 +108,7 @@ def cluster(name: str, file: str | Path | None = None) -> DescribedCluster:
 
 
 def clusters(file: str | Path | None = None) -> dict[str, DescribedCluster]:
-    """All clusters by name: those of weft, and of a file."""
+    """All clusters by name: the built-in ones, and those of a file."""
     found: dict[str, DescribedCluster] = {}
     for path in (TABLE, *([Path(file).expanduser()] if file else [])):
         top = read_table(path)

@@ -1,14 +1,14 @@
-"""What collectives cost: the alpha-beta model, in which a message of S bytes takes alpha + S / beta seconds on a link.
+"""Cost of collectives: the alpha-beta model, in which a message of S bytes takes alpha + S / beta seconds on a link.
 
-A group of N ranks lies on m nodes, g ranks on each. For an all-reduce of S bytes:
+A group of N ranks spans m nodes, g ranks on each. For an all-reduce of S bytes:
 
     ring          2 (N - 1) steps of S / N bytes over the slowest link of the ring; 2 (m - 1) of them have the latency of the network
     tree          up and down a binary tree in pipelined pieces: 2 log2(N) latencies, and 2 S bytes over the slowest link
-    hierarchical  reduce-scatter inside of the nodes, an all-reduce of S / g by each rank between them, all-gather inside
-    direct        through memory that all ranks share: measured on this machine, see calibration.py
+    hierarchical  reduce-scatter inside the nodes, an all-reduce of S / g by each rank between them, all-gather inside
+    direct        through memory shared by all ranks: measured on this machine, see calibration.py
 
-A reduce-scatter and an all-gather each are half of a ring, or recursive halving and doubling: log2(N) steps with the same bytes. The
-fastest algorithm is taken, as libraries do by size.
+A reduce-scatter and an all-gather are each half of a ring, or recursive halving and doubling: log2(N) steps with the same bytes. The
+fastest algorithm is chosen, as libraries do by size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """A link: seconds before the first byte, and bytes a second in each direction.
+    """A link: latency in seconds, and bandwidth in bytes per second in each direction.
 
     >>> AlphaBeta(1e-6, 1e9).seconds(1e6)
     0.001001
@@ -32,13 +32,13 @@ class AlphaBeta:
     bandwidth: float
 
     def seconds(self, nbytes: float) -> float:
-        """One message."""
+        """The time of one message."""
         return self.latency + nbytes / self.bandwidth
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks of one collective: how many, how many of them on a node, and how many such groups share the node's network."""
+    """The ranks of one collective: their number, how many of them are on a node, and how many such groups share the node's network."""
 
     size: int
     per_node: int
@@ -51,7 +51,7 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """The time of a collective, and by which algorithm."""
+    """The time of a collective, and its algorithm."""
 
     seconds: float
     algorithm: str
@@ -59,13 +59,13 @@ class CollectiveCost:
 
 @dataclass(frozen=True)
 class NodeLinks:
-    """The links of a cluster: `inside` of each rank to others of its node, `between` of each node to the others."""
+    """The links of a cluster: `inside` from each rank to others of its node, `between` from each node to the others."""
 
     inside: AlphaBeta
     between: AlphaBeta
 
     def all_reduce(self, group: RankGroup, nbytes: float) -> CollectiveCost:
-        """By the fastest algorithm.
+        """The all-reduce by the fastest algorithm.
 
         >>> links = NodeLinks(AlphaBeta(0.0, 4e9), AlphaBeta(0.0, 1e9))
         >>> links.all_reduce(RankGroup(4, per_node=4), 4e9)
@@ -82,7 +82,7 @@ class NodeLinks:
         return CollectiveCost(found[best], best)
 
     def half_all_reduce(self, group: RankGroup, nbytes: float) -> float:
-        """A reduce-scatter or an all-gather, whose result or operand has so many bytes in all."""
+        """A reduce-scatter or an all-gather, whose whole operand or result has `nbytes` bytes."""
         if group.size == 1:
             return 0.0
         moved = (group.size - 1) * nbytes / group.size / self.slowest(group).bandwidth
@@ -90,13 +90,13 @@ class NodeLinks:
         return min(halving, self.half_ring(group, nbytes), self._hierarchical(group, nbytes) / 2)
 
     def half_ring(self, group: RankGroup, nbytes: float) -> float:
-        """All ranks in one ring, which enters and leaves each node once: N - 1 steps."""
+        """All ranks in one ring that enters and leaves each node once: N - 1 steps."""
         steps = group.size - 1
         latency = (steps - group.nodes + 1) * self.inside.latency + (group.nodes - 1) * self.between.latency
         return latency + steps * nbytes / group.size / self.slowest(group).bandwidth
 
     def send(self, nbytes: float, crosses_nodes: bool, sharing: int = 1) -> float:
-        """From one rank to another."""
+        """A message from one rank to another."""
         return self._between(sharing).seconds(nbytes) if crosses_nodes else self.inside.seconds(nbytes)
 
     def slowest(self, group: RankGroup) -> AlphaBeta:
@@ -114,7 +114,7 @@ class NodeLinks:
         return steps[0] * self.inside.latency + steps[1] * self.between.latency
 
     def _hierarchical(self, group: RankGroup, nbytes: float) -> float:
-        """The parts of the ranks of a node pass its network together, so it carries all bytes."""
+        """The ranks of a node send their parts over its network at the same time, so it carries all bytes."""
         here = min(group.per_node, group.size)
         inside = 2 * self.half_ring(RankGroup(here, here), nbytes) if here > 1 else 0.0
         if group.nodes == 1:

@@ -11,11 +11,11 @@ from ..report.axes import short
 from .published import ScalingCheck
 from .step_time import StepPrediction
 
-OTHERS = 6  # splits that are compared with the best one
+OTHERS = 6  # splits compared with the best one
 
 
 class PrintablePlan(Protocol):
-    """What the text needs of a plan: see `ScalingPlan`."""
+    """The attributes of a plan that the text needs: see `ScalingPlan`."""
 
     @property
     def subject(self) -> str: ...
@@ -39,7 +39,7 @@ class PrintablePlan(Protocol):
 
 
 def plan_text(plan: PrintablePlan) -> str:
-    """The whole plan."""
+    """The text of the whole plan."""
     most = plan.ranks[-1]
     examples = f"{plan.batch:g} examples {'of all ranks together' if plan.fixed_total else 'a rank'}"
     head = f"{plan.subject + ' on ' if plan.subject else ''}{plan.title}; {examples}, {size_text(plan.parameters)} of parameters; predicted"
@@ -66,7 +66,7 @@ def _time(seconds: float) -> str:
 
 
 def explanation(plan: PrintablePlan) -> str:
-    """Which split is best for most ranks, and why not the others."""
+    """Which split is best for the largest number of ranks, and why the others are not."""
     found = plan.of(plan.ranks[-1])
     best, others = found[0], found[1:]
     if best.split.ranks == 1:

@@ -1,4 +1,4 @@
-"""Published scaling efficiencies beside what the model predicts, with what the difference says."""
+"""Published scaling efficiencies compared with the model's predictions, with an explanation of the difference."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class ScalingCheck:
 
     @property
     def difference(self) -> float:
-        """Predicted less published."""
+        """Predicted minus published efficiency."""
         return self.predicted.efficiency - self.published.efficiency
 
     @property
     def spread(self) -> float:
-        """The relative spread of the ranks' steps (one sigma) that would explain a lower published efficiency: all wait for the slowest of N,
-        which is late by sqrt(2 ln N) sigma."""
+        """The relative standard deviation (sigma) of the ranks' step times that would explain a lower published efficiency: all ranks wait for the
+        slowest of N, which is late by sqrt(2 ln N) sigma."""
         late = self.predicted.efficiency / self.published.efficiency - 1
         return max(0.0, late) * self.predicted.seconds / self.predicted.alone / sqrt(2 * log(self.published.ranks))
 
     @property
     def bandwidth_share(self) -> float | None:
-        """The share of the network's rate that would explain the published efficiency if communication is what is waited for."""
+        """The fraction of the network's line rate that would explain the published efficiency if training is communication-bound."""
         late = self.predicted.alone / self.published.efficiency - self.predicted.seconds
         if not self.predicted.exposed or late <= 0:
             return None
@@ -46,7 +46,7 @@ class ScalingCheck:
 
     @property
     def reason(self) -> str:
-        """What the model leaves out."""
+        """The effect that the model leaves out."""
         if self.difference <= 0:
             return "the model is pessimistic here: it lets the all-reduce start only with a full bucket"
         if self.bandwidth_share is not None and self.bandwidth_share > 0.5:
@@ -61,7 +61,7 @@ class ScalingCheck:
 
 
 def published_checks() -> list[ScalingCheck]:
-    """The published rows, each predicted from the rate of one GPU that was published as well."""
+    """The published rows, each predicted from the published rate of one GPU."""
     return [ScalingCheck(row, _predicted(row)) for row in published_scaling()]
 
 

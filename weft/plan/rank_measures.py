@@ -1,4 +1,4 @@
-"""What `calibration.measure` runs in every rank: all-reduces, products and sweeps over memory, while all others do the same or nothing."""
+"""The benchmarks that `calibration.measure` runs in every rank: all-reduces, products and memory sweeps, with the other ranks busy or idle."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ..tracing.jit import jit
 from .collectives import AlphaBeta
 
 AXIS = "data"
-WINDOWS = 9  # the lower quartile of so many: other programs disturb some of them
-SECONDS = 0.02  # of a window, about
-CHAIN = 8  # small all-reduces in one program, so that the call of the program does not count
-LARGE = 1 << 20  # bytes from which on one all-reduce is enough
-PRODUCT = 256  # rows and columns: all operands in the caches of a core
+WINDOWS = 9  # timing windows; the lower quartile counts, since other programs disturb some of them
+SECONDS = 0.02  # approximate length of a window
+CHAIN = 8  # small all-reduces in one program, to amortize launch overhead
+LARGE = 1 << 20  # bytes from which one all-reduce is enough
+PRODUCT = 256  # rows and columns: all operands fit into the caches of a core
 PRODUCTS = 8  # in one program: about as long as a step of a small network
 Points = tuple[tuple[float, float], ...]  # bytes and seconds
-Join = Callable[[Tensor], Tensor]  # how ranks wait for each other
+Join = Callable[[Tensor], Tensor]  # a barrier between ranks
 _meshes: dict[int, Mesh] = {}
 
 
 @dataclass(frozen=True)
 class AloneMeasures:
-    """What one rank takes while the others do nothing."""
+    """The times of one rank while the others are idle."""
 
     products: float
     sweeps: Points  # by bytes
@@ -39,9 +39,9 @@ class AloneMeasures:
 
 @dataclass(frozen=True)
 class RankMeasures:
-    """What was measured with one number of ranks. Seconds are those of the slowest rank.
+    """Measurements with one number of ranks. Times are those of the slowest rank, in seconds.
 
-    The clock of a machine changes from minute to minute, so what one rank takes alone is measured right before and after.
+    Clock rates change from minute to minute, so the times of a single rank are measured right before and after.
     """
 
     all_reduce: Points  # by bytes
@@ -51,7 +51,7 @@ class RankMeasures:
 
     @property
     def line(self) -> AlphaBeta:
-        """Latency and bandwidth of the all-reduce: the straight line that is off by the least share.
+        """Latency and bandwidth of the all-reduce: the line with the smallest relative error.
 
         >>> RankMeasures(((1e3, 2e-6), (1e6, 1.001e-3)), 0.0, ()).line.latency < 1.1e-6
         True
@@ -59,27 +59,27 @@ class RankMeasures:
         sizes, times = (np.array(column) for column in zip(*self.all_reduce, strict=True))
         rows = np.stack([1 / times, sizes / times], axis=1)
         latency, per_byte = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)[0]
-        if latency <= 0 or per_byte <= 0:  # too noisy for a line: its ends
+        if latency <= 0 or per_byte <= 0:  # too noisy for a fit: use the end points
             latency, per_byte = times[0], times[-1] / sizes[-1]
         return AlphaBeta(float(latency), 1 / float(per_byte))
 
 
 def measure_rank(ranks: int, sizes: list[int], sweeps: list[int]) -> RankMeasures:
-    """Seconds of an all-reduce by bytes, of products, and of sweeps by bytes."""
+    """Measure an all-reduce by bytes, products, and sweeps by bytes, in seconds."""
     mesh_of(ranks)
     reduced = tuple((float(size), _all_reduce(size)) for size in sizes) if ranks > 1 else ()
     return RankMeasures(reduced, _products(), tuple((float(size), _sweep(size)) for size in sweeps))
 
 
 def measure_alone(ranks: int, sweeps: list[int]) -> AloneMeasures | None:
-    """The same without all-reduces in rank 0; the others do nothing."""
+    """The same without all-reduces in rank 0; the others are idle."""
     if mesh_of(ranks).index(AXIS) != 0:
         return None
     return AloneMeasures(_products(_itself), tuple((float(size), _sweep(size, _itself)) for size in sweeps))
 
 
 def _together(x: Tensor) -> Tensor:
-    """Wait for all ranks: the largest value."""
+    """A barrier of all ranks: an all-reduce of the maximum."""
     return all_reduce(x, AXIS, "max")
 
 
@@ -88,20 +88,20 @@ def _itself(x: Tensor) -> Tensor:
 
 
 def mesh_of(ranks: int) -> Mesh:
-    """One mesh for each process."""
+    """The mesh of this process, created once."""
     if ranks not in _meshes:
         _meshes[ranks] = Mesh(**{AXIS: ranks})
     return _meshes[ranks]
 
 
 def _all_reduce(nbytes: int) -> float:
-    """Zeros, whose sums stay zeros."""
+    """The time of an all-reduce of zeros, whose sums stay zero."""
     chain = 1 if nbytes >= LARGE else CHAIN
 
     def several(x: Tensor) -> Tensor:
         for _ in range(chain):
             x = all_reduce(x, AXIS)
-        return x[:1]  # a large result would be new memory in each call, which a step does not have
+        return x[:1]  # a large result would allocate memory in each call, which a step does not
 
     x = asarray(np.zeros(max(1, nbytes // 4), np.float32))
     call = window_seconds(jit(several), x)
@@ -110,7 +110,7 @@ def _all_reduce(nbytes: int) -> float:
 
 
 def _products(join: Join = _together) -> float:
-    """A chain of products, and a small all-reduce behind it as in a step: all ranks wait for the slowest."""
+    """The time of a chain of products followed by a small all-reduce, as in a step: all ranks wait for the slowest."""
 
     def chain(x: Tensor, w: Tensor) -> Tensor:
         for _ in range(PRODUCTS):
@@ -122,7 +122,7 @@ def _products(join: Join = _together) -> float:
 
 
 def _sweep(nbytes: int, join: Join = _together) -> float:
-    """Read so many bytes and write them, in place as parameters are updated; then wait for all ranks."""
+    """The time to read and write `nbytes` bytes in place, like an update of parameters, followed by a barrier."""
     state = parameter(np.ones(nbytes // 4, np.float32))
 
     def update() -> Tensor:
@@ -134,7 +134,7 @@ def _sweep(nbytes: int, join: Join = _together) -> float:
 
 
 def window_seconds(function: Callable[..., Any], *args: Any, join: Join = _together) -> float:
-    """Seconds of one call: the lower quartile of windows of several calls. Ranks agree on how many, since they run the same collectives."""
+    """Seconds per call: the lower quartile of windows of several calls. Ranks agree on the number of calls, since they run collectives."""
     for _ in range(3):
         function(*args)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The memory of one rank: parameters, gradients, optimizer state, and what the planned arena of its step holds."""
+"""The memory of one rank: parameters, gradients, optimizer state, and the planned arena of its step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .step_work import LayerWork, StepWork
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes. `activations`, `gradients` and `buffers` are those at the peak: gradients come while activations go.
+    """Memory in bytes. `activations`, `gradients` and `buffers` are those at the peak: gradients grow while activations are freed.
 
     >>> RankMemory(parameters=4.0, optimizer_state=4.0, gradients=4.0, activations=8.0, buffers=0.0, inputs=1.0).total
     21.0
@@ -20,8 +20,8 @@ class RankMemory:
     parameters: float
     optimizer_state: float
     gradients: float
-    activations: float  # and all else in the arena
-    buffers: float  # of gradients on their way
+    activations: float  # and everything else in the arena
+    buffers: float  # of gradients being reduced
     inputs: float
 
     @property
@@ -37,9 +37,9 @@ def rank_memory(
     bucket: float,
     overlap: bool,
 ) -> RankMemory:
-    """The memory of the rank that needs most. `batch` is that of one rank, `bucket` the bytes that are reduced at a time.
+    """The memory of the rank that needs most. `batch` is per rank, `bucket` is the number of bytes reduced at a time.
 
-    Optimizer state is shared by the data axis with zero=1, gradients too with zero=2. A stage keeps the activations of as many
+    Optimizer state is sharded along the data axis with zero=1, gradients too with zero=2. A stage stores the activations of as many
     micro-batches as there are stages from it to the last one (1F1B).
     """
     micro = batch * split.model * split.pipeline / split.micro_batches
@@ -76,12 +76,12 @@ def _peak(
     bucket: float,
     overlap: bool,
 ) -> tuple[float, float, float]:
-    """Arena, gradients and buffers when their sum is largest: in the forward pass, while the backward pass is at a layer, or at its end.
+    """Arena, gradients and buffers at the peak of their sum: in the forward pass, in the backward pass at some layer, or at its end.
 
-    A rank that has nobody to add its gradients with uses each as soon as it is made; the arena has it.
+    A rank without data parallelism applies each gradient as soon as it is computed; the arena contains it.
     """
     total = sum(gradients)
-    if split.micro_batches > 1:  # gradients of all micro-batches are added up
+    if split.micro_batches > 1:  # gradient accumulation over micro-batches
         return max(forward, *live), total, bucket
     if split.data == 1:
         return max(forward, *live), 0.0, 0.0

@@ -1,4 +1,4 @@
-"""`weft.plan.scaling_plan`: how a training scales, split by split, from one rank to thousands, and which split is best.
+"""`weft.plan.scaling_plan`: how training scales with each split, from one rank to thousands, and which split is best.
 
 work = weft.plan.measured_work(step, batch=32)
 print(weft.plan.scaling_plan(work, weft.plan.cluster("dgx-h100"), 32, [1, 8, 64, 512]))
@@ -17,22 +17,22 @@ from .splits import ParallelSplit, splits
 from .step_time import BUCKET, Cluster, StepPrediction, predict
 from .step_work import StepWork
 
-SIMPLER = 0.99  # a split that is simpler wins if it has this share of the speed of the fastest
+SIMPLER = 0.99  # a simpler split wins if it reaches this fraction of the fastest one's speed
 
 
 @dataclass(frozen=True)
 class ScalingPlan:
-    """See the head of this file. `print` it, draw it with `scaling_svg`, or read `rows`."""
+    """A scaling plan; see the top of this file. `print` it, draw it with `scaling_svg`, or read `rows`."""
 
     subject: str
     cluster: str
     title: str  # of the cluster
     overlap: bool
-    batch: float  # of a rank; of all ranks together if `fixed_total`
+    batch: float  # per rank; of all ranks together if `fixed_total`
     fixed_total: bool
     parameters: float  # bytes
     rows: tuple[StepPrediction, ...]  # the best of each family for each number of ranks
-    limits: dict[int, float | None]  # bytes that a rank has, by number of ranks
+    limits: dict[int, float | None]  # memory of a rank in bytes, by number of ranks
 
     @property
     def ranks(self) -> list[int]:
@@ -44,7 +44,7 @@ class ScalingPlan:
         return limit is None or row.memory.total <= limit
 
     def of(self, ranks: int) -> list[StepPrediction]:
-        """The predictions for so many ranks, the best first: what fits into memory, then the fastest, then the simplest."""
+        """The predictions for a number of ranks, the best first: those that fit into memory, then the fastest, then the simplest."""
         found = [row for row in self.rows if row.split.ranks == ranks]
         fastest = min((row.seconds for row in found if self.fits(row)), default=0.0)
 
@@ -58,7 +58,7 @@ class ScalingPlan:
         return self.of(ranks)[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it."""
+        """The plan as JSON values."""
         names = ("subject", "cluster", "title", "overlap", "batch", "fixed_total", "parameters")
         best = {str(n): str(self.best(n).split) for n in self.ranks}
         return {name: getattr(self, name) for name in names} | {"best": best, "rows": [self._row(row) for row in self.rows]}  # fmt: skip
@@ -73,12 +73,12 @@ class ScalingPlan:
 
 
 def complexity(split: ParallelSplit) -> int:
-    """How many things a split does."""
+    """The number of techniques that a split combines."""
     return split.zero + 2 * (split.model > 1) + 3 * (split.pipeline > 1)
 
 
 def family(split: ParallelSplit) -> str:
-    """What a split does, without numbers.
+    """The techniques of a split, without numbers.
 
     >>> family(ParallelSplit(data=4, pipeline=2, zero=1)), family(ParallelSplit())
     ('data zero:1 pipeline', 'data')
@@ -92,9 +92,9 @@ def scaling_plan(
     work: StepWork, cluster: Cluster, batch: float, ranks: Sequence[int], *, total: float | None = None,
     format: str | None = None, bucket: float = BUCKET, subject: str = "", possible: Callable[[ParallelSplit], bool] = lambda split: True,
 ) -> ScalingPlan:  # fmt: skip
-    """Predict all splits of so many ranks. Each rank has `batch` examples; with `total` all of them together have so many.
+    """Predict all splits for each number of ranks. Each rank has `batch` examples; with `total`, all ranks together have `total`.
 
-    `format` projects to other numbers (float16) on a described cluster. Splits that are not `possible` are left out.
+    `format` projects to another number format (float16) on a described cluster. Splits that are not `possible` are left out.
     """
     wanted = sorted(set(ranks))
     _check(cluster, wanted, batch if total is None else total / wanted[-1])

@@ -1,4 +1,4 @@
-"""A plan as a picture: efficiency over the number of ranks, a line for each way to split."""
+"""A scaling plan as a plot: efficiency over the number of ranks, a line for each kind of split."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .step_time import StepPrediction
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 216, 56, 52
-LABELS = 14  # numbers of ranks below the axis
+LABELS = 14  # tick labels of the axis of ranks
 
 
 def scaling_svg(plan: ScalingPlan) -> str:
-    """Efficiency over the number of ranks, for the families of splits; a ring marks what does not fit into memory."""
+    """Efficiency over the number of ranks, for the families of splits; a ring marks splits that do not fit into memory."""
     names = list(dict.fromkeys(family(row.split) for row in plan.of(plan.ranks[-1]) if _drawn(row.split)))
     across = _across(plan.ranks)
     up = make_axis([0.0, 1.0])
@@ -34,7 +34,7 @@ def scaling_svg(plan: ScalingPlan) -> str:
 
 
 def _drawn(split: ParallelSplit) -> bool:
-    """Sharded state is drawn for data parallel training only: elsewhere it costs as much, and its lines would hide others."""
+    """Sharded state is drawn for pure data parallelism only: elsewhere its lines would coincide with others."""
     return not split.zero or (split.zero == 2 and split.model == split.pipeline == 1)
 
 

@@ -1,8 +1,8 @@
-"""How a training can be split between ranks: by examples, by the width of layers, and by stages of layers.
+"""How training can be split between ranks: data, model (the width of layers) and pipeline parallelism (stages of layers).
 
-`data:8 model:4 pipeline:2` are 64 ranks: 4 neighbours share every layer, 2 such groups are stages of a pipeline, and 8 of these work on
-other examples. A rank has the same number of examples in every split: 64 ranks with 32 examples each take 2,048 a step, however they are
-split.
+`data:8 model:4 pipeline:2` are 64 ranks: 4 neighbours share every layer, 2 such groups are stages of a pipeline, and 8 such pipelines work
+on different examples. A rank has the same number of examples in every split: 64 ranks with 32 examples each process 2,048 per step,
+however they are split.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MICRO_BATCHES = 4  # for each stage of a pipeline
 
 @dataclass(frozen=True)
 class ParallelSplit:
-    """Ranks along each axis, and what is sharded between those of the data axis: optimizer state (zero=1), gradients too (zero=2).
+    """Ranks along each axis, and what is sharded along the data axis: optimizer state (zero=1), gradients too (zero=2).
 
     >>> split = ParallelSplit(data=8, model=2, pipeline=4, zero=1)
     >>> split.ranks, str(split)
@@ -35,7 +35,7 @@ class ParallelSplit:
         return self.data * self.model * self.pipeline
 
     def groups(self, per_node: int) -> tuple[RankGroup, RankGroup]:
-        """The ranks of the data axis and of the model axis. Neighbours split layers, since that needs the fastest links."""
+        """The groups of the data axis and of the model axis. Neighbours split layers, since that needs the fastest links."""
         inner = self.model * self.pipeline
         data = RankGroup(self.data, min(self.data, max(1, per_node // inner)), min(per_node, inner))
         model = RankGroup(self.model, min(self.model, per_node), max(1, min(per_node, self.ranks) // self.model))
@@ -53,7 +53,7 @@ class ParallelSplit:
 
 
 def splits(ranks: int, per_node: int, stages: int, batch: float) -> Iterator[ParallelSplit]:
-    """The splits of so many ranks that are worth a look: layers are split inside of a node, pipelines have a stage for each layer at most."""
+    """The candidate splits of `ranks` ranks: layers are split only inside a node, pipelines have at most one stage per layer."""
     for model in _divisors(ranks, per_node):
         for pipeline in _divisors(ranks // model, stages):
             micro = _micro_batches(pipeline, batch * model * pipeline)
@@ -63,11 +63,11 @@ def splits(ranks: int, per_node: int, stages: int, batch: float) -> Iterator[Par
 
 
 def _divisors(number: int, most: int) -> list[int]:
-    """Powers of two, and the number itself."""
+    """The powers of two up to `most` that divide a number, and the number itself if it is not larger than `most`."""
     found = [2**k for k in range(12) if 2**k <= most and number % 2**k == 0]
     return found if number > most or number in found else [*found, number]
 
 
 def _micro_batches(pipeline: int, batch: float) -> int:
-    """So many that the bubble is small, of one example at least."""
+    """The number of micro-batches: enough for a small bubble, at least one example each."""
     return 1 if pipeline == 1 else max(1, min(MICRO_BATCHES * pipeline, int(batch)))

@@ -1,14 +1,14 @@
-"""The time of a step that is split between ranks: compute, communication that is not hidden behind it, and waiting.
+"""The time of a step that is split between ranks: compute, exposed communication, and pipeline bubbles.
 
-Data axis: gradients are reduced in buckets, in the order in which the backward pass makes them. On a cluster that can compute and
-communicate at once, a bucket is sent as soon as it is full and the one before has gone; otherwise all are sent together after the
+Data axis: gradients are reduced in buckets, in the order in which the backward pass computes them. On a cluster that can overlap computation
+and communication, a bucket is sent as soon as it is full and the previous one is done; otherwise all are sent together after the
 backward pass.
 
-Model axis: each layer with parameters is split by its outputs. They are gathered in the forward pass, and the derivatives of its inputs
-are summed in the backward pass. Pairs of linear layers could be split by outputs and then by inputs, with half of that.
+Model axis: each layer with parameters is split by its outputs. They are all-gathered in the forward pass, and the gradients of its inputs
+are all-reduced in the backward pass. Pairs of linear layers could be split by outputs and then by inputs, with half the communication.
 
-Pipeline: m micro-batches pass p stages, sum over the stages + (m - 1) times the slowest stage. The ranks wait for (p - 1) / (m + p - 1) of it if
-the stages are equal: the bubble.
+Pipeline: m micro-batches pass p stages, which takes the sum over the stages + (m - 1) times the slowest stage. With equal stages, the
+bubble is (p - 1) / (m + p - 1) of it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .splits import ParallelSplit
 from .step_work import LayerWork, StepWork
 
 BUCKET = 25e6  # bytes of gradients that are reduced together
-MOST_BUCKETS = 1000  # a plan of more takes long, and no program has them
-PRECISION = 40  # halvings of the interval in which the time of the slowest stage lies
-COPIES = 4  # of gradients: read and written when they are packed into a bucket, and when they are taken out
+MOST_BUCKETS = 1000  # more would make a plan slow, and no program has them
+PRECISION = 40  # bisection steps for the time of the slowest stage
+COPIES = 4  # of gradients: read and written when packed into a bucket, and when unpacked
 
 
 class Cluster(Protocol):
-    """What a plan asks of a cluster, described or measured."""
+    """The interface of a cluster, described or measured."""
 
     @property
     def name(self) -> str: ...
@@ -55,11 +55,11 @@ class StepPrediction:
 
     split: ParallelSplit
     batch: float  # of all ranks together
-    alone: float  # a step of one rank with its examples and nobody else
+    alone: float  # a step of a single rank with its examples
     compute: float
     waiting: float  # the bubble of a pipeline
-    communication: float  # all of it
-    exposed: float  # communication that nothing hides
+    communication: float  # total
+    exposed: float  # communication not overlapped with computation
     copies: float
     update: float
     algorithm: str  # of the all-reduce of gradients
@@ -71,19 +71,19 @@ class StepPrediction:
 
     @property
     def efficiency(self) -> float:
-        """Of the examples a second that as many ranks would do without each other."""
+        """The throughput relative to as many independent ranks."""
         return self.alone / self.seconds
 
     @property
     def per_second(self) -> float:
-        """Examples a second of all ranks."""
+        """The throughput of all ranks, in examples per second."""
         return self.batch / self.seconds
 
 
 def predict(
     alone: StepWork, work: StepWork, split: ParallelSplit, cluster: Cluster, batch: float, bucket: float = BUCKET
 ) -> StepPrediction:
-    """Predict a step in which each rank has `batch` examples. `work` is that of a rank among the others, `alone` of a single one."""
+    """Predict a step with `batch` examples per rank. `work` is that of a rank among the others, `alone` that of a single rank."""
     micro = batch * split.model * split.pipeline / split.micro_batches
     stages = cut(work.layers, split.pipeline, micro)
     data, model = split.groups(cluster.ranks_per_node)
@@ -110,7 +110,7 @@ def _pipelined(
     stages: Sequence[Sequence[LayerWork]], times: Sequence[float], exchanged: Sequence[float], split: ParallelSplit,
     cluster: Cluster, micro: float,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """The seconds of all micro-batches, those in which the slowest stage works, and those of sending activations."""
+    """The seconds of all micro-batches, of the slowest stage's work, and of sending activations."""
     whole = [time + more for time, more in zip(times, exchanged, strict=True)]
     if split.pipeline == 1:
         return whole[0], whole[0], 0.0
@@ -123,7 +123,7 @@ def _pipelined(
 
 
 def _exchange(layers: Sequence[LayerWork], micro: float, group: RankGroup, cluster: Cluster) -> float:
-    """What the model axis exchanges for one micro-batch."""
+    """The communication time of the model axis for one micro-batch."""
     if group.size == 1:
         return 0.0
     sizes = [pair for layer in layers for pair in layer.split_sizes]
@@ -133,7 +133,7 @@ def _exchange(layers: Sequence[LayerWork], micro: float, group: RankGroup, clust
 
 @dataclass(frozen=True)
 class _Reduction:
-    """How gradients are reduced along the data axis."""
+    """The reduction of gradients along the data axis."""
 
     cluster: Cluster
     group: RankGroup
@@ -146,12 +146,12 @@ class _Reduction:
         return "reduce-scatter" if self.split.zero else self.cluster.all_reduce(self.group, nbytes).algorithm
 
     def after(self, nbytes: float) -> tuple[float, float]:
-        """All of it, and what is not hidden: everything, after the backward pass."""
+        """Total and exposed time of a reduction after the backward pass: nothing is overlapped."""
         spent = self._one(nbytes) + self._gather(nbytes)
         return spent, spent
 
     def overlapped(self, made: Sequence[tuple[float, float]]) -> tuple[float, float]:
-        """All of it, and what is not hidden, for layers with seconds and bytes in the order of the backward pass."""
+        """Total and exposed time, for layers with seconds and bytes in the order of the backward pass."""
         total = sum(nbytes for _, nbytes in made)
         if self.group.size == 1 or not total:
             return 0.0, 0.0
@@ -172,12 +172,12 @@ class _Reduction:
         return self.cluster.all_reduce(self.group, nbytes).seconds
 
     def _gather(self, nbytes: float) -> float:
-        """New parameters, which each rank of the data axis has updated a part of."""
+        """The all-gather of new parameters, of which each rank of the data axis has updated a part."""
         return self.cluster.half_all_reduce(self.group, nbytes) if self.split.zero else 0.0
 
 
 def buckets(made: Sequence[tuple[float, float]], most: float) -> list[tuple[float, float]]:
-    """When each bucket is full, and its bytes. A layer that is larger than a bucket is cut.
+    """When each bucket is full, and its bytes. A layer that is larger than a bucket is split.
 
     >>> buckets([(1.0, 10.0), (1.0, 50.0), (2.0, 5.0)], 30.0)
     [(2.0, 30.0), (2.0, 30.0), (4.0, 5.0)]
@@ -194,7 +194,7 @@ def buckets(made: Sequence[tuple[float, float]], most: float) -> list[tuple[floa
 
 
 def cut(layers: Sequence[LayerWork], stages: int, batch: float) -> list[tuple[LayerWork, ...]]:
-    """Consecutive layers as stages whose slowest takes as little time as it can.
+    """Group consecutive layers into stages that minimize the time of the slowest stage.
 
     >>> from weft.plan.step_work import BatchLine
     >>> layers = [LayerWork(name, BatchLine(seconds)) for name, seconds in zip("abcd", (3.0, 1.0, 1.0, 3.0))]
@@ -209,13 +209,13 @@ def cut(layers: Sequence[LayerWork], stages: int, batch: float) -> list[tuple[La
     ends = _filled(times, high)
     more = [
         i for i in range(1, len(layers)) if i not in ends
-    ]  # cutting a stage in two does not make the slowest slower
+    ]  # splitting a stage in two does not make the slowest stage slower
     ends = sorted([*ends, *more[len(more) - (stages - len(ends)) :]]) if len(ends) < stages else ends
     return [tuple(layers[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
 def _filled(times: Sequence[float], most: float) -> list[int]:
-    """The ends of stages that each take as many of the next layers as they can in a time."""
+    """The ends of stages, each greedily filled with layers up to a time limit."""
     ends, spent = [], 0.0
     for i, seconds in enumerate(times):
         if spent + seconds > most and spent:

@@ -1,10 +1,10 @@
-"""What a training step of one rank does, layer by layer: seconds, bytes of parameters and of activations, for any batch size.
+"""The work of a training step of one rank by layer: seconds, bytes of parameters and of activations, for any batch size.
 
     work = measured_work(step, batch=32)        # profiled here at two batch sizes
     work.on(machine("v100"))                    # projected to another machine
 
-Times and activations are straight lines in the batch size, through the two sizes that were profiled. So a smaller share of the batch, or
-a micro-batch, has the part of a step's time that does not shrink with it.
+Times and activations are linear in the batch size, fitted to the two profiled sizes. So a smaller part of the batch, or a micro-batch, still
+has the part of a step's time that does not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UPDATE = "update"
 
 @dataclass(frozen=True)
 class BatchLine:
-    """A quantity that is a straight line in the batch size.
+    """A quantity that is linear in the batch size.
 
     >>> BatchLine.through(10, 25.0, 20, 45.0)
     BatchLine(fixed=5.0, each=2.0)
@@ -44,7 +44,7 @@ class BatchLine:
 
     @classmethod
     def through(cls, batch: int, value: float, other: int, value_there: float) -> BatchLine:
-        """Through two points. Noise must not make it fall, nor begin below 0: it passes through the first point then."""
+        """The line through two points. Against noise, its slope and intercept are clamped to 0 or more; it then passes through the first point."""
         each = (value_there - value) / (other - batch)
         each = min(max(each, 0.0), value / batch)
         return cls(value - each * batch, each)
@@ -58,18 +58,18 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """A block of layers: its part of a step, what it holds, and what it passes on."""
+    """A block of layers: its part of a step, its memory, and its output."""
 
     name: str
     forward: BatchLine = BatchLine()  # seconds
     backward: BatchLine = BatchLine()
     parameters: float = 0.0  # bytes
-    activations: BatchLine = BatchLine()  # bytes kept for the backward pass
-    live: BatchLine = BatchLine()  # most bytes in the arena while its backward pass runs
-    output: float = 0.0  # bytes of the result, for each example
+    activations: BatchLine = BatchLine()  # bytes stored for the backward pass
+    live: BatchLine = BatchLine()  # peak bytes in the arena while its backward pass runs
+    output: float = 0.0  # bytes of the result per example
     split_sizes: tuple[
         tuple[float, float], ...
-    ] = ()  # bytes of outputs and inputs of each part with parameters, for each example
+    ] = ()  # bytes of outputs and inputs of each part with parameters, per example
 
     @property
     def seconds(self) -> BatchLine:
@@ -78,12 +78,12 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class StepWork:
-    """See the head of this file."""
+    """The work of a step; see the top of this file."""
 
     layers: tuple[LayerWork, ...]  # in the order of the forward pass
     update: float  # seconds
     optimizer_state: float  # bytes
-    forward_live: BatchLine = BatchLine()  # most bytes in the arena during the forward pass
+    forward_live: BatchLine = BatchLine()  # peak bytes in the arena during the forward pass
     inputs: BatchLine = BatchLine()  # bytes of arguments and results
     where: str = ""  # the machine whose times these are
     profiles: tuple[tuple[int, ProgramProfile], ...] = field(default=(), repr=False, compare=False)  # by batch size
@@ -91,7 +91,7 @@ class StepWork:
 
     @property
     def parameters(self) -> float:
-        """Bytes of all parameters, and as many of gradients."""
+        """Bytes of all parameters; gradients need as many."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
@@ -103,18 +103,18 @@ class StepWork:
         return sum((layer.backward for layer in self.layers), BatchLine())
 
     def seconds(self, batch: float) -> float:
-        """A step of one rank that has nobody to wait for."""
+        """The time of a step of a single rank."""
         return (self.forward + self.backward).at(batch) + self.update
 
     def on(self, machine: DescribedMachine, format: str | None = None) -> StepWork:
-        """The same with times projected to another machine; times that were given, not measured, are those of that machine already."""
+        """The same with times projected to another machine; times that were given, not measured, already are those of that machine."""
         if not self.profiles:
             return self
         kernels = [(batch, project(found, machine, format).kernels) for batch, found in self.profiles]
         return work_of(self.profiles, self.timelines, kernels, machine.title)
 
     def changed(self, kernels: Callable[[ProgramProfile], Kernels], where: str) -> StepWork:
-        """The same with other times of the kernels, if they were measured."""
+        """The same with other kernel times, if they were measured."""
         if not self.profiles:
             return self
         return work_of(self.profiles, self.timelines, [(b, kernels(found)) for b, found in self.profiles], where)
@@ -147,7 +147,7 @@ def measured_work(step: Step, batch: int, repeats: int | None = None) -> StepWor
 
 
 def other_batch(batch: int) -> int:
-    """The second batch size to profile: a quarter, or 2 of a single example."""
+    """The second batch size to profile: a quarter, or 2 if the batch is a single example."""
     return max(1, batch // 4) if batch > 1 else 2
 
 
@@ -155,7 +155,7 @@ def work_of(
     profiles: Sequence[tuple[int, ProgramProfile]], timelines: Sequence[MemoryTimeline],
     kernels: Sequence[tuple[int, Kernels]], where: str,
 ) -> StepWork:  # fmt: skip
-    """Put together what was measured at two batch sizes; the first one is the one that matters."""
+    """Combine the measurements at two batch sizes; the first one has priority."""
     (batch, found), (other, _) = profiles
     times = [_phase_times(summed(k, lambda scope: scope)) for _, k in kernels]
     activations, live = [_sizes(t, ACTIVATIONS) for t in timelines], [_arena_live(t) for t in timelines]
@@ -203,7 +203,7 @@ def _sizes(timeline: MemoryTimeline, kind: str) -> dict[str, float]:
 
 
 def _arena_live(timeline: MemoryTimeline) -> dict[tuple[str, str], float]:
-    """The most bytes in the arena while the kernels of a block run, by block and phase; the arena's gaps count for all."""
+    """Peak bytes in the arena while the kernels of a block run, by block and phase, including the arena's gaps."""
     shared = live_bytes([value for value in timeline.values if value.in_arena], len(timeline.kernels))
     totals = [sum(counts) for counts in zip(*shared.values(), strict=True)]
     gaps = timeline.arena / max([1, *totals])
@@ -215,12 +215,12 @@ def _arena_live(timeline: MemoryTimeline) -> dict[tuple[str, str], float]:
 
 
 def _outputs(found: ProgramProfile, batch: int) -> dict[str, float]:
-    """Bytes of the last result of each block for one example, in the order of data flow."""
+    """Bytes of the last result of each block per example, in the order of data flow."""
     return {block_of(layer.path): 4 * prod(layer.shape) / batch for layer in found.flow if layer.path}
 
 
 def _split_sizes(found: ProgramProfile, timeline: MemoryTimeline, batch: int) -> dict[str, list[tuple[float, float]]]:
-    """By block, for each layer that has parameters: bytes of its outputs and of its inputs, for one example."""
+    """By block, for each layer with parameters: bytes of its outputs and of its inputs, per example."""
     with_parameters = {value.layer for value in timeline.values if value.kind == PARAMETERS}
     sizes: dict[str, list[tuple[float, float]]] = {}
     for layer in found.flow:

@@ -1,17 +1,17 @@
-"""A step of a network that is not measured here: the layers' multiply-adds share a known time of the whole step."""
+"""The work of a network that is not measured here: a known time of the whole step, distributed over layers by multiply-adds."""
 
 from __future__ import annotations
 
 from ..nn.summary import LayerCost, Summary
 from .step_work import BatchLine, LayerWork, StepWork
 
-BACKWARD = 2.0  # times the forward pass: the derivatives of inputs, and of parameters
+BACKWARD = 2.0  # times the forward pass: the gradients of inputs and of parameters
 
 
 def summary_work(summary: Summary, examples_per_second: float, where: str = "") -> StepWork:
-    """The work of a network by its summary for one example, if a rank alone trains so many examples a second.
+    """The work of a network by its summary for one example, given the throughput of a single rank.
 
-    Memory is that of a program that keeps the results of all layers, with SGD and momentum.
+    Memory is that of a program that stores the results of all layers, with SGD and momentum.
 
     >>> from weft import nn
     >>> found = nn.summary(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), (1, 4))

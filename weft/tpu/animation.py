@@ -1,6 +1,6 @@
-"""The animation that lectures draw by hand: a small systolic array multiplying, as an SVG that moves without JavaScript.
+"""An animation of a small systolic array multiplying matrices, as an SVG without JavaScript.
 
-Everything that moves is a token with a list of moments (SMIL animations on one clock); what is shown comes from the cycle-by-cycle simulation.
+Everything that moves is a token with keyframes (SMIL animations on one clock); the values come from the cycle-by-cycle simulation.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..errors import UserError
 from ..records import dataclass
 from .systolic import systolic_product
 
-CELL, PITCH, FEED = 84, 96, 36  # pixels: a cell, the distance of two, the distance of waiting activations
+CELL, PITCH, FEED = 84, 96, 36  # pixels: a cell, the distance of two, the distance of queued activations
 MARGIN, TOP, GAP = 28, 156, 44
-LARGEST = 8  # rows and columns that still can be read
-SECONDS = 1.5  # of a cycle
-MOVING = 0.45  # of a cycle: tokens move, then rest
+LARGEST = 8  # rows and columns that are still readable
+SECONDS = 1.5  # per cycle
+MOVING = 0.45  # fraction of a cycle in which tokens move; then they rest
 PAUSE = 3  # cycles at the end
 
 STYLE = """
@@ -36,7 +36,7 @@ STYLE = """
 
 
 def animate_systolic(x: np.ndarray, w: np.ndarray) -> str:
-    """An SVG in which an array with a cell for each weight computes x @ w: weights move in, activations flow right, sums flow down.
+    """An SVG in which an array with one cell per weight computes x @ w: weights are shifted in, activations flow right, sums flow down.
 
     >>> svg = animate_systolic(np.ones((2, 2), int), np.ones((2, 2), int))
     >>> svg.startswith("<svg"), "script" in svg
@@ -53,7 +53,7 @@ def animate_systolic(x: np.ndarray, w: np.ndarray) -> str:
 
 @dataclass
 class _Moment:
-    """From this time on, in cycles, something is at a place, visible or not."""
+    """A keyframe: from this time on, in cycles, a token is at a position, visible or not."""
 
     time: float
     x: float
@@ -65,7 +65,7 @@ class _Picture:
         self.x, self.w = x, w
         self.rows, self.columns = w.shape
         self.run = systolic_product(x, w, self.rows, self.columns)
-        self.start = self.rows  # cycles in which weights move in
+        self.start = self.rows  # cycles in which weights are shifted in
         self.total = self.run.cycles + PAUSE
         self.left = MARGIN + max(200, (len(x) + self.rows) * FEED + GAP - 24)
         self.bottom = TOP + self.rows * PITCH
@@ -80,7 +80,7 @@ class _Picture:
         ]  # fmt: skip
         return "\n".join(parts)
 
-    # --- what stands still --------------------------------------------------------------------------------------------------------
+    # --- static parts -------------------------------------------------------------------------------------------------------------
 
     def _frame(self) -> list[str]:
         rows = len(self.x)
@@ -146,10 +146,10 @@ class _Picture:
                 lines.append(f'<rect class="lit" {box}>{self._visible(begin, begin + len(self.x))}</rect>')
         return lines
 
-    # --- what moves ---------------------------------------------------------------------------------------------------------------
+    # --- moving parts -------------------------------------------------------------------------------------------------------------
 
     def _weights(self) -> list[str]:
-        """A weight enters above its column and moves down to its row; columns begin one after the other."""
+        """A weight enters above its column and moves down to its row; columns start one after the other."""
         lines = []
         for r in range(self.rows):
             for c in range(self.columns):
@@ -214,7 +214,7 @@ class _Picture:
         return self.left + c * PITCH, TOP + r * PITCH
 
     def _waiting(self, cycles: int, r: int) -> tuple[float, float]:
-        """Where an activation waits that enters in so many cycles."""
+        """The position of an activation that enters the array in `cycles` cycles."""
         return self.left - 10 - cycles * FEED, self._cell(r, 0)[1] + 22
 
     def _slot(self, m: int, c: int) -> tuple[float, float]:
@@ -225,7 +225,7 @@ class _Picture:
         return f"{self.total * SECONDS:g}s"
 
     def _token(self, content: str, way: Sequence[_Moment], begin: float, end: float | None = None) -> str:
-        """A group that moves to each place at the beginning of its cycle, and rests there."""
+        """A group that moves to each position at the beginning of its cycle, and rests there."""
         times, places = [0.0], [way[0]]
         for before, now in pairwise(way):
             times += [now.time, now.time + MOVING]

@@ -1,4 +1,4 @@
-"""The unified buffer: which values it holds at each stage, and which have to go to the host for a while because it is full."""
+"""The unified buffer: which values it holds at each stage, and which are spilled to the host because it is full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = 1 << 60
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Moves before each stage, and the most bytes that are held at one time."""
+    """Transfers before each stage, and the peak number of bytes held."""
 
     evicted: list[list[TpuValue]]
     restored: list[list[TpuValue]]
@@ -26,7 +26,7 @@ class BufferPlan:
 
 
 def planned_moves(stages: Sequence[Stage], machine: TpuMachine) -> BufferPlan:
-    """The plan. The value that is read again last leaves first (Belady's rule); a stage that does not fit alone is refused."""
+    """Plan the buffer. The value with the farthest next use is evicted first (Belady's rule); a stage that does not fit alone is an error."""
     uses = _uses(stages)
     held: set[TpuValue] = set()
     saved: set[TpuValue] = set()  # with a copy on the host

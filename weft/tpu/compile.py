@@ -1,4 +1,4 @@
-"""From a graph to a program of the machine: the steps of the partition as stages, with the values that go between them."""
+"""Compiles a graph to a program of the machine: the steps of the partition as stages, with the values passed between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .stages import HostStage, MatrixStage, Stage, TpuValue, VectorStage
 
 
 def compiled_program(graph: Graph, constants: frozenset[int], machine: TpuMachine) -> tuple[Partition, TpuProgram]:
-    """The parts of a graph and its program. `constants`: the numbers of inputs that hold weights."""
+    """The partition of a graph and its program. `constants`: the indices of inputs that hold weights."""
     parts = partitioned(graph, constants)
     stages = _Stages(parts).made()
     host = [f"{stage.name}: {stage.what}" for stage in stages if isinstance(stage, HostStage) and stage.what]
@@ -34,7 +34,7 @@ class _Stages:
         return [self._stage(step, crossing) for step in self.parts.steps]
 
     def _crossing(self) -> dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]]:
-        """For each step the stored nodes that it reads from the unified buffer, and those that it writes there."""
+        """For each step, the stored nodes that it reads from the unified buffer, and those that it writes there."""
         found: dict[PartitionStep, tuple[dict[Node, None], dict[Node, None]]] = {
             step: ({}, {}) for step in self.parts.steps
         }
@@ -59,7 +59,7 @@ class _Stages:
             found[made_by][1][node] = None
 
     def _stored(self, node: Node) -> Node:
-        """The node whose memory another one reads in another order."""
+        """The node whose memory another node reads in a different order."""
         while node.op.kernel == "view" and node.inputs and not self.parts.static[node.inputs[0]]:
             if self.parts.step_of[node].kind == "host" or node.inputs[0].dtype is not node.dtype:
                 break
@@ -95,7 +95,7 @@ def _only_moves(step: PartitionStep) -> bool:
 
 
 def _function(step: PartitionStep, parts: Partition) -> str:
-    """What the activation unit does, in a word or two."""
+    """A short name of the function of the activation unit."""
     names = {node.op.name for node in step.nodes}
     if not names:
         return "none (sums of 32 bits)"
@@ -108,7 +108,7 @@ def _function(step: PartitionStep, parts: Partition) -> str:
 
 
 def _host_work(step: PartitionStep, parts: Partition) -> str:
-    """The operations, and what they give: products first, since they are what one expects on the array."""
+    """The operations and their results: products first, since one expects them on the array."""
     names = Counter(node.op.name for node in step.nodes if node.op.kind != "move")
     products = [n for n in step.nodes if n.op.kernel in ("contraction", "convolution")]
     texts = [f"{n.op.name} {_why_not(n, parts)}" for n in products]

@@ -1,6 +1,6 @@
-"""The device `tpu`: a simulated Tensor Processing Unit, with the host that it is plugged into.
+"""The device `tpu`: a simulated Tensor Processing Unit and its host.
 
-Compiled functions run on it: products of int8 on its array, exactly, everything else on the host. Operations outside of `weft.jit` run on the host, one by one.
+Compiled functions run on it: int8 products on its array, exactly, everything else on the host. Operations outside `weft.jit` run on the host, one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .partition import partitioned
 
 
 class TpuDevice(ArrayDevice):
-    """See the head of this file."""
+    """The simulated device; see the top of this file."""
 
     trains = False
 
@@ -49,7 +49,7 @@ class TpuDevice(ArrayDevice):
 
 
 def _refuse_other_products(graph: Graph) -> None:
-    """A program that has products, but none for the array, would only pretend to run on this device."""
+    """Reject a program whose products all run on the host: it would not use the array at all."""
     found: Node | None = next((n for n in graph.nodes if n.op.kernel in ("contraction", "convolution")), None)
     if found is not None:
         raise UserError(
@@ -61,7 +61,7 @@ def _refuse_other_products(graph: Graph) -> None:
 
 
 def register_machine(name: str, machine: TpuMachine) -> Device:
-    """Make a simulated machine with other settings known as a device.
+    """Register a simulated machine with other settings as a device.
 
     >>> register_machine("tpu-small", TpuMachine(rows=4, columns=4)).about()
     'simulated TPU: 4 x 4 cells at 700 MHz (0.0224 TOPS), accumulators 4 MiB, unified buffer 24 MiB, weights at 34 GB/s through 4 tiles, host at 14 GB/s'
@@ -73,12 +73,12 @@ _found: list[Device] = [TpuDevice()]
 
 
 def find() -> list[Device]:
-    """The simulated machine of 2015."""
+    """The simulated TPU of 2015."""
     return _found
 
 
 def to_tpu(network: Module, device: str = "tpu") -> Module:
-    """A copy of a network whose tensors are on the device: what `weft.jit` compiles for it while it is the current device.
+    """A copy of a network with its tensors on the device, for `weft.jit` while it is the current device.
 
     fast = weft.tpu.to_tpu(weft.compress.to_int8(model))
     with weft.knobs.set(device="tpu"):

@@ -17,7 +17,7 @@ from .machine import TpuMachine
 from .report import TpuReport
 from .roof import TpuRoof
 
-LEAST = 1e-12  # seconds of a call that the machine does not notice
+LEAST = 1e-12  # seconds of a call with no modelled time
 
 
 class HostExecutable(native.NativeExecutable):
@@ -30,7 +30,7 @@ class HostExecutable(native.NativeExecutable):
 
 
 class TpuExecutable(InterpretedExecutable):
-    """A program with products of int8. Its kernels are those that the CPU's planner would make; times, sources and roof are the machine's."""
+    """A program with int8 products. Its kernels are those of the CPU's planner; times, sources and roofline are those of the machine."""
 
     where = "simulated TPU"
 
@@ -65,9 +65,9 @@ class TpuExecutable(InterpretedExecutable):
         return TpuRoof(self.machine)
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-        """The modelled time of each product, its activations included, at the kernel with that product; transfers are shared among the others."""
+        """The modelled time of each product, including its activation, at the kernel with that product; the other kernels share the rest equally."""
         program = self.program
-        last_calls = {call.kernel: number for number, call in enumerate(program.calls)}  # others prepare operands
+        last_calls = {call.kernel: number for number, call in enumerate(program.calls)}  # other calls prepare operands
         known = self._product_seconds()
         seconds = [0.0] * len(program.calls)
         for kernel, number in last_calls.items():
@@ -79,7 +79,7 @@ class TpuExecutable(InterpretedExecutable):
         return Profile(program, calls, repeats or 1)
 
     def _product_seconds(self) -> dict[int, list[float]]:
-        """Seconds of products by the number of their results: the compiler rewrites nodes, but keeps these and their order."""
+        """Seconds of products by the number of elements of their results: the compiler rewrites nodes, but keeps these numbers and their order."""
         found: dict[int, list[float]] = {}
         for number, step in enumerate(self.parts.steps):
             if step.product is not None:

@@ -1,4 +1,4 @@
-"""Instructions of the machine, and a program of them as text."""
+"""Instructions of the machine, and the listing of a program."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .stages import Stage, TpuValue
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """An instruction, and the number of the stage that it belongs to."""
+    """An instruction, and the index of its stage."""
 
     stage: int
 
 
 @dataclass(frozen=True, eq=False)
 class HostTransfer(Instruction):
-    """A value between host memory and unified buffer."""
+    """A transfer of a value between host memory and unified buffer."""
 
     name: ClassVar[str]
     value: TpuValue
@@ -45,7 +45,7 @@ class ReadWeights(Instruction):
     """Weight memory to weight FIFO, one tile."""
 
     tile: int
-    inner: tuple[int, int]  # the part of the weight matrix: rows from, to
+    inner: tuple[int, int]  # the part of the weight matrix: first row, end
     columns: tuple[int, int]
 
     def __str__(self) -> str:
@@ -54,16 +54,16 @@ class ReadWeights(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class MatrixMultiply(Instruction):
-    """Rows of the unified buffer times the tile in the array, into the accumulators. A convolution reads the rows through its windows."""
+    """Rows of the unified buffer times the tile in the array, into the accumulators. A convolution reads the rows by implicit im2col."""
 
     kind: str
     tile: int
     rows: tuple[int, int]
     macs: int
     cycles: int
-    accumulate: bool  # add to the sums that are there
+    accumulate: bool  # add to the existing sums
     reads: tuple[TpuValue, ...]
-    group: int  # of accumulators: what one `activate` empties
+    group: int  # of accumulators, drained by one `activate`
 
     def __str__(self) -> str:
         target = f"{'add to' if self.accumulate else 'into'} sums {self.group}"
@@ -72,13 +72,13 @@ class MatrixMultiply(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Activate(Instruction):
-    """Accumulators to unified buffer, through the function of a layer."""
+    """Accumulators to unified buffer, through the activation function of a layer."""
 
     function: str
     group: int
     rows: tuple[int, int]
     columns: tuple[int, int]
-    reads: tuple[TpuValue, ...]  # beside the accumulators
+    reads: tuple[TpuValue, ...]  # besides the accumulators
     writes: tuple[TpuValue, ...]
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Vector(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Synchronize(Instruction):
-    """The matrix unit waits until the activations that it reads next are written."""
+    """The matrix unit waits until the activations that it reads next have been written."""
 
     reads: tuple[TpuValue, ...]
 
@@ -112,7 +112,7 @@ class Synchronize(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class HostWork(Instruction):
-    """No instruction of the machine: what the host computes between two transfers."""
+    """Host computation between two transfers; not an instruction of the machine."""
 
     reads: tuple[TpuValue, ...]
     writes: tuple[TpuValue, ...]
@@ -126,14 +126,14 @@ class HostWork(Instruction):
 class TpuProgram:
     """Instructions for a machine. `print(program)` lists them.
 
-    The parts of `host` name what runs on the host because the machine cannot do it.
+    `host` names the parts that run on the host because the machine does not support them.
     """
 
     machine: TpuMachine
     stages: tuple[Stage, ...]
     instructions: tuple[Instruction, ...]
-    buffer_bytes: int  # of the unified buffer, at the fullest moment
-    spilled: tuple[str, ...] = ()  # values that had to leave the unified buffer for a while
+    buffer_bytes: int  # peak use of the unified buffer
+    spilled: tuple[str, ...] = ()  # values spilled from the unified buffer
     host: tuple[str, ...] = ()
 
     def text(self, most: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The values of a partitioned graph: products in exact integers, activations by the definitions of their ops, the host's parts in native code."""
+"""Computes the values of a partitioned graph: products in exact integers, activations by the definitions of their ops, host steps in native code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .stages import MULTIPLY
 
 
 class Interpreter:
-    """See the head of this file."""
+    """The interpreter; see the top of this file."""
 
     def __init__(self, parts: Partition, options: CompileOptions) -> None:
         self.parts, self.options = parts, options
@@ -53,7 +53,7 @@ class Interpreter:
             known[node] = compute(node, [known[i] for i in node.inputs])
 
     def _static_nodes(self) -> list[Node]:
-        """Constants that products and activations read, with what they are made of."""
+        """Constants read by products and activations, and the nodes that they are computed from."""
         wanted = {step.product.weight for step in self.parts.steps if step.product is not None}
         wanted |= {i for step in self.parts.steps if step.kind != "host" for n in step.nodes for i in n.inputs}
         wanted |= {*self.parts.graph.outputs}
@@ -65,7 +65,7 @@ class Interpreter:
         return order[::-1]
 
     def _last_reads(self) -> dict[PartitionStep, list[Node]]:
-        """The nodes that no later step reads."""
+        """The nodes that no later step reads, by step."""
         last: dict[Node, PartitionStep] = {}
         for step in self.parts.steps:
             last |= dict.fromkeys([*step.reads, *step.nodes], step)
@@ -80,7 +80,7 @@ class Interpreter:
 
 
 class _HostPart:
-    """A step of the host as native code."""
+    """A step of the host, compiled to native code."""
 
     def __init__(self, step: PartitionStep, parts: Partition, options: CompileOptions) -> None:
         self.outputs = [n for n in step.nodes if _is_used_outside(n, step, parts)]
@@ -98,7 +98,7 @@ class _HostPart:
 
 
 def _axes_in_memory(node: Node, parts: Partition) -> tuple[int, ...]:
-    """The machine writes the channels of one position after the other. Sums in float depend on that order, and the CPU's convolutions have it, too."""
+    """The order of a node's axes in memory: the machine writes channels last. Float sums depend on that order, which the CPU's convolutions share."""
     axes, step = range(len(node.shape)), parts.step_of.get(node)
     if (
         step is None
@@ -111,7 +111,7 @@ def _axes_in_memory(node: Node, parts: Partition) -> tuple[int, ...]:
 
 
 def _reading(inputs: Mapping[Node, tuple[int, ...]], outputs: Sequence[Node]) -> Graph:
-    """The graph to some nodes from others whose axes are in this order in memory."""
+    """The graph that computes `outputs` from inputs whose axes are in the given order in memory."""
     given = [
         placeholder(i, Type(tuple(n.shape[a] for a in axes), n.dtype)) for i, (n, axes) in enumerate(inputs.items())
     ]
@@ -125,7 +125,7 @@ def _reading(inputs: Mapping[Node, tuple[int, ...]], outputs: Sequence[Node]) ->
 
 
 def _roots(node: Node, parts: Partition) -> list[Node]:
-    """The values that a node outside of a step is made of: itself, or the inputs that a constant is computed from."""
+    """The values that a node outside a step is computed from: itself, or the inputs of a constant."""
     if not parts.static[node]:
         return [node]
     found, waiting = [], [node]

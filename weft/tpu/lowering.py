@@ -1,8 +1,8 @@
-"""From stages to instructions: products are tiled for the array and the accumulators, values get room in the unified buffer.
+"""Lowers stages to instructions: products are tiled for the array and the accumulators, values are allocated in the unified buffer.
 
-for each part of the rows that half of the accumulators holds       (the other half is emptied meanwhile)
-    for each part of the outputs that the array has columns for
-        for each part of the inputs that the array has rows for
+for each block of rows that fits into half of the accumulators      (the other half is drained meanwhile: double buffering)
+    for each block of outputs that fits the columns of the array
+        for each block of inputs that fits the rows of the array
             read_weights, matrix_multiply
         activate
 """
@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 
 def lowered(stages: Sequence[Stage], machine: TpuMachine, host: Sequence[str] = ()) -> TpuProgram:
-    """A program for a machine."""
+    """Lower stages to a program for a machine."""
     plan = planned_moves(stages, machine)
     lowering = _Lowering(machine, count(), count())
     instructions: list[Instruction] = []
@@ -57,7 +57,7 @@ class _Lowering:
     groups: Iterator[int]
 
     def stage(self, number: int, stage: Stage, waits: tuple[TpuValue, ...]) -> Iterator[Instruction]:
-        """`waits`: the values that it reads, and those that make room for it."""
+        """The instructions of a stage. `waits`: the values that it reads, and those evicted to make space for it."""
         if isinstance(stage, MatrixStage):
             if waits:
                 yield Synchronize(number, waits)
@@ -76,7 +76,7 @@ class _Lowering:
     def _outputs(
         self, number: int, stage: MatrixStage, tiles: Sequence[_WeightTile], waits: tuple[TpuValue, ...]
     ) -> Iterator[Instruction]:
-        """One part of the outputs: its tiles for all rows, and the activations."""
+        """The instructions of one block of outputs: its tiles for all rows, and the activations."""
         kept: int | None = None  # a single tile stays in the array for all rows
         for rows in balanced(stage.rows, self.machine.accumulator_rows // 2):
             group = next(self.groups)
@@ -100,7 +100,7 @@ class _WeightTile:
 
 
 def _weight_tiles(stage: MatrixStage, machine: TpuMachine) -> Iterator[list[_WeightTile]]:
-    """The tiles of each part of the outputs. Small groups share a tile: their blocks lie on its diagonal."""
+    """The tiles of each block of outputs. Small groups share a tile: their blocks lie on its diagonal."""
     together = min(machine.rows // stage.inner, machine.columns // stage.columns, stage.groups)
     if together > 1:
         for first, end in parts(stage.groups, together):
@@ -126,7 +126,7 @@ def parts(total: int, most: int) -> list[Span]:
 
 
 def balanced(total: int, most: int) -> list[Span]:
-    """As few parts as possible, of about the same size: every part pays for its tiles of weights.
+    """As few parts as possible, of about equal size: every part has to load its weight tiles.
 
     >>> balanced(2888, 2048)
     [(0, 1444), (1444, 2888)]

@@ -1,4 +1,4 @@
-"""The machine: sizes and rates of a Tensor Processing Unit. The defaults are the one of 2015 (Jouppi et al., ISCA 2017)."""
+"""The machine: sizes and rates of a Tensor Processing Unit. The defaults are those of the TPU of 2015 (Jouppi et al., ISCA 2017)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class TpuMachine:
-    """Sizes and rates. Every one is a setting.
+    """Sizes and rates of the machine, all of them settings.
 
     >>> TpuMachine().peak_tops, TpuMachine().accumulator_rows, TpuMachine().weight_tile_cycles
     (91.7504, 4096, 1350)
@@ -22,14 +22,14 @@ class TpuMachine:
     6
     """
 
-    rows: int = 256  # of the systolic array: inputs that one tile of weights takes
+    rows: int = 256  # of the systolic array: inputs of one tile of weights
     columns: int = 256  # outputs of one tile
-    clock: float = 700e6  # cycles a second
+    clock: float = 700e6  # cycles per second
     accumulator_bytes: int = 4 * MIB  # sums of 32 bits below the array
     unified_buffer_bytes: int = 24 * MIB  # activations of 8 bits
-    weight_bandwidth: float = 34e9  # bytes a second from the weight memory (DDR3)
+    weight_bandwidth: float = 34e9  # bytes per second from the weight memory (DDR3)
     weight_fifo_tiles: int = 4  # tiles of weights between the weight memory and the array
-    host_bandwidth: float = 14e9  # bytes a second over PCIe 3.0 x16, after its protocol
+    host_bandwidth: float = 14e9  # bytes per second over PCIe 3.0 x16, without protocol overhead
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,7 +49,7 @@ class TpuMachine:
 
     @property
     def peak_tops(self) -> float:
-        """Multiplications and additions a second, in 10^12."""
+        """Multiplications and additions per second, in 10^12."""
         return 2 * self.cells * self.clock / 1e12
 
     @property
@@ -63,12 +63,12 @@ class TpuMachine:
 
     @property
     def weight_tile_cycles(self) -> int:
-        """Cycles in which one tile arrives from the weight memory, whether all of its cells are used or not."""
+        """Cycles to load one tile from the weight memory, whether all of its cells are used or not."""
         return ceil(self.tile_bytes / self.weight_bandwidth * self.clock)
 
     @property
     def fill_cycles(self) -> int:
-        """Cycles from the last row that enters the array until its last sum leaves it: the wavefront crosses the array diagonally."""
+        """Cycles from the last row entering the array until its last sum leaves: the wavefront crosses the array diagonally."""
         return self.rows + self.columns - 2
 
     def host_cycles(self, nbytes: int) -> int:

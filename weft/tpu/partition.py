@@ -1,8 +1,8 @@
-"""Which nodes of a graph run where: on the array, on the activation unit, or on the host.
+"""Partitions the nodes of a graph: the array, the activation unit, and the host.
 
-The array takes products of bytes (int8 or uint8) with constant weights. The activation unit takes what stands between their sums and the next tensor of bytes, as long as
-every value that leaves it is one, and as long as it is made of operations that IEEE 754 and integers define to the bit. Everything else is left to the host,
-and listed: the quantization of float inputs, softmax, averages in float.
+The array computes products of bytes (int8 or uint8) with constant weights. The activation unit computes the ops between their sums and the
+next tensor of bytes, provided that every value that leaves it is such a tensor, and that the results of all ops are defined to the bit by IEEE 754
+or integer arithmetic. Everything else runs on the host, and is listed: the quantization of float inputs, softmax, averages in float.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ELEMENTWISE = frozenset(
     ("add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "round", "floor", "ceil", "trunc", "cast", "where")
     + ("eq", "lt", "le", "and_", "or_", "xor", "not_", "shl", "shr", "sign")
 )  # fmt: skip
-EXACT_REDUCTIONS = frozenset({"window_max", "max", "min"})  # of numbers of any kind
-INTEGER_REDUCTIONS = frozenset({"sum", "window_sum"})  # their order does not matter for integers
+EXACT_REDUCTIONS = frozenset({"window_max", "max", "min"})  # of any dtype
+INTEGER_REDUCTIONS = frozenset({"sum", "window_sum"})  # order-independent for integers
 StepKind = Literal["host", "matrix", "vector"]
 
 
 @dataclass(eq=False)
 class PartitionStep:
-    """Nodes that one unit computes together, in their order."""
+    """Nodes that one unit computes together, in order."""
 
     kind: StepKind
     name: str
@@ -36,7 +36,7 @@ class PartitionStep:
 
     @property
     def reads(self) -> list[Node]:
-        """Nodes that it does not compute itself; constants too."""
+        """Nodes that it reads but does not compute, including constants."""
         own, found = {*self.nodes}, dict[Node, None]()
         if self.product is not None:
             own.add(self.product.node)
@@ -48,19 +48,19 @@ class PartitionStep:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The steps of a graph in an order in which they can run."""
+    """The steps of a graph in an executable order."""
 
     graph: Graph
     steps: list[PartitionStep]
     step_of: dict[Node, PartitionStep]
-    static: dict[Node, bool]  # nodes made of constants alone
+    static: dict[Node, bool]  # nodes computed from constants alone
     copied: set[
         Node
-    ]  # sums on their way to bytes that the host reads, too: it computes them again from what leaves the machine
+    ]  # intermediate sums that the host reads, too: it recomputes them from values that leave the machine
 
     @cached_property
     def readers(self) -> dict[Node, list[PartitionStep]]:
-        """The steps that read a node which they do not compute."""
+        """The steps that read each node computed elsewhere."""
         found: dict[Node, list[PartitionStep]] = {}
         for step in self.steps:
             for node in step.reads:
@@ -73,7 +73,7 @@ class Partition:
 
 
 def partitioned(graph: Graph, constants: frozenset[int]) -> Partition:
-    """The steps. `constants`: the numbers of inputs that hold weights."""
+    """Partition a graph into steps. `constants`: the indices of inputs that hold weights."""
     static = _static(graph, constants)
     products = {node: found for node in graph.nodes if (found := array_product(node, static)) is not None}
     return _Scheduler(graph, static, products, _on_activation_unit(graph, static, products)).run()
@@ -88,7 +88,7 @@ def _static(graph: Graph, constants: frozenset[int]) -> dict[Node, bool]:
 
 
 def _on_activation_unit(graph: Graph, static: dict[Node, bool], products: dict[Node, ArrayProduct]) -> set[Node]:
-    """Nodes that it computes: made of sums and bytes alone, and needed for bytes that it writes or for the operand of a product."""
+    """The nodes for it: computed from sums and bytes alone, and needed for bytes that it writes or for the operand of a product."""
     users: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     possible: set[Node] = set()
     for node in graph.nodes:
@@ -101,7 +101,7 @@ def _on_activation_unit(graph: Graph, static: dict[Node, bool], products: dict[N
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         is_read = any(user in found for user in users[node])
-        # What only carries activations to the array belongs to the product.
+        # Nodes that only move activations to the array belong to the product.
         if node in possible and (is_read or (node.dtype in BYTES and node not in paths)):
             found.add(node)
     return found
@@ -148,7 +148,7 @@ class _Scheduler:
         return Partition(self.graph, self.steps, step_of, self.static, copied)
 
     def _needed_elsewhere(self, paths: set[Node]) -> set[Node]:
-        """Nodes on the way to a product that something else reads, too: they are computed on their own as well."""
+        """Nodes on the path to a product that other nodes read, too: they are also computed separately."""
         found = {o for o in self.graph.outputs if o in paths}
         for node in reversed(self.graph.nodes):
             if node not in self.products and (node not in paths or node in found):
@@ -186,7 +186,7 @@ class _Scheduler:
             nodes.append(node)
 
     def _copies(self, node: Node) -> tuple[list[Node], int]:
-        """Nodes of the activation unit that are no bytes and that a node of the host needs, and the last step that it then reads from."""
+        """Non-byte nodes of the activation unit that a host node needs, and the last step that it then reads from."""
         copies: dict[Node, None] = {}
         waiting, first = list(node.inputs), 0
         while waiting:

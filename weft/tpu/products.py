@@ -1,6 +1,6 @@
-"""Products of bytes in a graph: how they look to the array, and their exact sums.
+"""Products of bytes in a graph: their shape on the array, and their exact sums.
 
-int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes such a product if both operands were int8 or uint8 and the weights are constants.
+int8 networks multiply in int32: `conv(cast(x), cast(w))`. The array computes such a product if both operands are casts of int8 or uint8 and the weights are constants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ArrayProduct:
 
     node: Node
     x: Node  # the activations, int8 or uint8
-    path: tuple[Node, ...]  # from them to the operand: padding, movement, conversion to int32
+    path: tuple[Node, ...]  # from them to the operand: padding, data movement, cast to int32
     operand: Node
     weight: Node  # int32, constant
     kind: str
@@ -42,7 +42,7 @@ class ArrayProduct:
 
 
 def array_product(node: Node, static: Mapping[Node, bool]) -> ArrayProduct | None:
-    """How the array computes a node; None if it cannot."""
+    """The product of a node as the array computes it; None if it cannot."""
     if node.dtype is not int32 or node.op.name not in ("conv", "contract"):
         return None
     first, second = node.inputs
@@ -59,7 +59,7 @@ def array_product(node: Node, static: Mapping[Node, bool]) -> ArrayProduct | Non
 
 
 def byte_source(node: Node) -> tuple[Node | None, tuple[Node, ...]]:
-    """The tensor of bytes that a node only widens and moves, and the nodes from there."""
+    """The tensor of bytes that a node only casts and moves, and the nodes on the path from there."""
     path: list[Node] = []
     while node.dtype not in BYTES:
         if not (node.op.name == "cast" or node.op.kernel == "view" or _pads_with_bytes(node)) or len(node.inputs) != 1:
@@ -92,7 +92,7 @@ def _convolution(node: Node, narrow: Node, path: tuple[Node, ...]) -> ArrayProdu
 
 
 def convolution_sums(x: np.ndarray, w: np.ndarray, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
-    """A convolution of bytes, exactly: windows of one image at a time, times the filters."""
+    """An exact convolution of bytes: im2col of one image at a time, times the filters."""
     kernel = w.shape[2:]
     x = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float32)
     span = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
@@ -124,7 +124,7 @@ def _contraction(node: Node, narrow: Node, path: tuple[Node, ...], is_swapped: b
     kept_a, kept_b = [c for c in a if c in out], [c for c in b if c in out]
     inner = [c for c in a if c not in out]
     if set(kept_a) & set(kept_b) or set(inner) != {c for c in b if c not in out}:
-        return None  # a product for each of a batch of weights
+        return None  # batched weights: one product for each
     size = {**dict(zip(a, x.shape, strict=True)), **dict(zip(b, w.shape, strict=True))}
 
     def sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -140,7 +140,7 @@ def _contraction(node: Node, narrow: Node, path: tuple[Node, ...], is_swapped: b
 
 
 def exact_product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """A product of bytes that are stored as float32, in int32: partial sums that float32 holds exactly are added as integers.
+    """An exact int32 product of bytes stored as float32: partial sums that are exact in float32 are added as integers.
 
     >>> exact_product(np.full((1, 5000), -128, np.float32), np.full((5000, 1), -128, np.float32)).tolist()
     [[81920000]]

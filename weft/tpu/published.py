@@ -1,7 +1,7 @@
 """The six production networks of Jouppi et al. 2017 (Tables 1 and 3), as far as the paper describes them.
 
-Layers, weights, batch sizes and operations per byte of weights are the paper's. What it does not say (the sizes of single layers) is assumed, and the
-assumption stands beside each network; none was chosen to meet the published TOPS.
+Layers, weights, batch sizes and operations per byte of weights are the paper's. What it does not state (the sizes of single layers) is assumed;
+the assumption is documented beside each network, and none was chosen to reproduce the published TOPS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .stages import CONVOLVE, MULTIPLY, HostStage, MatrixStage, Stage, TpuValue,
 
 @dataclass
 class _Layers:
-    """Stages one after the other, each on the result of the one before."""
+    """A sequence of stages, each applied to the result of the previous one."""
 
     batch: int
     value: TpuValue = field(init=False)
@@ -30,7 +30,7 @@ class _Layers:
         self.stages.append(HostStage("input", (), (self.value,)))
 
     def dense(self, inner: int, columns: int, *, matrices: int = 1, cycles_per_row: int = 1) -> None:
-        """A fully connected layer, of one matrix or of several that read the same activations."""
+        """A fully connected layer with one matrix, or several that read the same activations."""
         name, read = f"fc{len(self.stages)}", (self.value,)
         self.value = TpuValue(name, self.batch * columns * cycles_per_row)
         for number in range(matrices):
@@ -120,23 +120,23 @@ def _cnn1() -> list[Stage]:
 
 @dataclass(frozen=True)
 class PublishedNetwork:
-    """A network of Table 1, what the counters of Table 3 say of it, and the stages that stand for it here."""
+    """A network of Table 1, its performance counters in Table 3, and the stages that represent it here."""
 
     name: str
     layers: str
     weights: float  # in millions
-    intensity: int  # multiply-accumulates for each byte of weights
+    intensity: int  # multiply-accumulates per byte of weights
     batch: int
     tops: float  # measured, Table 3 row 9
-    active: float  # cycles in which the array computes, row 1
-    useful: float  # of all cells in all cycles, row 2
+    active: float  # fraction of cycles in which the array computes, row 1
+    useful: float  # fraction of all cells in all cycles, row 2
     weight_wait: float  # row 4
     weight_shift: float  # row 5
     stages: Callable[[], list[Stage]]
     assumed: str
 
     def simulate(self, machine: TpuMachine | None = None) -> TpuReport:
-        """Run one batch."""
+        """Simulate one batch."""
         return TpuReport(lowered(self.stages(), machine or TpuMachine()))
 
 

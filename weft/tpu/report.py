@@ -1,4 +1,4 @@
-"""What a simulation found: cycles by cause, utilisation, operations a second, time, and the same for each stage."""
+"""The report of a simulation: cycles by cause, utilisation, operations per second, time, and the same by stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MS = 1e3
 class TpuReport:
     """The simulation of one batch, from the first transfer of inputs to the last of results. `print` it.
 
-    Times are modelled, not measured, and do not contain the host's own work.
+    Times are modelled, not measured, and do not include computation on the host.
     """
 
     program: TpuProgram
@@ -29,7 +29,7 @@ class TpuReport:
 
     @property
     def cycles(self) -> dict[str, int]:
-        """Cycles by cause; together all cycles."""
+        """Cycles by cause; they add up to all cycles."""
         return {cause: self.timing.cycles[cause] for cause in CAUSES}
 
     @property
@@ -46,12 +46,12 @@ class TpuReport:
 
     @property
     def tops(self) -> float:
-        """Operations a second in 10^12: a multiplication and an addition for each weight that is used."""
+        """Operations per second in 10^12: a multiplication and an addition for each used weight."""
         return 2 * self.macs / self.seconds / 1e12 if self.total_cycles else 0.0
 
     @property
     def utilisation(self) -> float:
-        """Useful multiply-accumulates, as a fraction of what all cells could have done in the time."""
+        """Useful multiply-accumulates as a fraction of the peak of all cells."""
         return self.macs / (self.program.machine.cells * self.total_cycles) if self.total_cycles else 0.0
 
     @property
@@ -61,19 +61,19 @@ class TpuReport:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes read from the weight memory, the unused cells of tiles included."""
+        """Bytes read from the weight memory, including the unused cells of tiles."""
         return self.timing.weight_tiles * self.program.machine.tile_bytes
 
     @property
     def host_parts(self) -> tuple[str, ...]:
-        """What runs on the host because the machine cannot do it."""
+        """The parts that run on the host because the machine does not support them."""
         return self.program.host
 
     def stage_seconds(self, number: int) -> float:
         return self.program.machine.seconds(sum(self.timing.by_stage[number].values()))
 
     def text(self, *, stages: bool = True) -> str:
-        """The table; with a line for each stage or not."""
+        """The table; with or without a line for each stage."""
         return "\n".join(
             [*self._head(), "", *self._causes(), *(["", *self._stages()] if stages else []), *self._notes()]
         )
@@ -118,7 +118,7 @@ def _size(stage: Stage) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines: the first column to the left, numbers to the right."""
+    """The lines of a table: the first column left-aligned, numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_number = [all(row[i][:1].isdigit() or not row[i] for row in rows[1:]) for i in range(len(widths))]
     lines = [

@@ -8,7 +8,7 @@ from .machine import TpuMachine
 
 @dataclass(frozen=True)
 class TpuRoof:
-    """Operational intensity is counted in operations for each byte of weights; activations stay on the chip.
+    """The roofline. Operational intensity counts operations per byte of weights; activations stay on the chip.
 
     >>> roof = TpuRoof(TpuMachine())
     >>> round(roof.ridge), roof.tops(200), roof.tops(2888)
@@ -23,11 +23,11 @@ class TpuRoof:
 
     @property
     def ridge(self) -> float:
-        """Multiply-accumulates for each byte of weights above which the array, not the memory, is the limit."""
+        """The ridge point: multiply-accumulates per byte of weights above which the machine is compute-bound."""
         return self.machine.cells * self.machine.clock / self.machine.weight_bandwidth
 
     def tops(self, intensity: float) -> float:
-        """The most TOPS for so many multiply-accumulates for each byte of weights."""
+        """The attainable TOPS at a number of multiply-accumulates per byte of weights."""
         return min(self.machine.peak_tops, 2 * intensity * self.bandwidth / 1e12)
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:

@@ -1,4 +1,4 @@
-"""Simulate a function on a machine, without computing values, and see what other settings of the machine would change."""
+"""Simulates a function on a machine without computing values, and shows the effect of other machine settings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .stages import Stage
 
 
 def simulate(function: Callable[..., Any], *args: Any, machine: TpuMachine | None = None) -> TpuReport:
-    """A call of an int8 network, or of any function, with these arguments, as the machine would run it: cycles by cause, TOPS, time.
+    """Simulate a call of an int8 network, or of any function, with these arguments on the machine: cycles by cause, TOPS, time.
 
-    The function is traced on the current device, and nothing is computed. Tensors that it finds outside of its arguments are weights.
+    The function is traced on the current device, and nothing is computed. Tensors that are not arguments are weights.
     """
     return _report(*_traced(function, args), machine or TpuMachine())
 
 
 def simulate_program(program: Program, batch: int = 1, machine: TpuMachine | None = None) -> TpuReport:
-    """A saved int8 network, with this size of its free dimensions."""
+    """Simulate a saved int8 network, with this size of its free dimensions."""
     closed = program.closed(dict.fromkeys(program.manifest.dimensions, batch))
     return _report(closed.graph, frozenset(closed.tensors), machine or TpuMachine())
 
@@ -56,7 +56,7 @@ VARIANTS: dict[str, dict[str, float]] = {
     "clock x 2, accumulators x 2": {"clock": 2.0, "accumulator_bytes": 2.0},
     "rows and columns x 2": {"rows": 2.0, "columns": 2.0},
     "rows and columns x 2, accumulators x 4": {"rows": 2.0, "columns": 2.0, "accumulator_bytes": 4.0},
-}  # by how much settings are multiplied
+}  # factors by which settings are multiplied
 
 
 def what_changes(
@@ -64,7 +64,7 @@ def what_changes(
     variants: Mapping[str, Mapping[str, float]] = VARIANTS,
     machine: TpuMachine | None = None,
 ) -> dict[str, TpuReport]:
-    """The same work on machines whose settings are multiplied: the machine itself first."""
+    """Simulate the same work on machines with scaled settings, the unscaled machine first."""
     if isinstance(report, PublishedNetwork):
         report = report.simulate(machine)
     base = report.program.machine
@@ -80,7 +80,7 @@ def _on(stages: Sequence[Stage], machine: TpuMachine, report: TpuReport) -> TpuR
 
 
 def changes_table(found: Mapping[str, TpuReport]) -> str:
-    """What changes, as a table: time, speed-up over the first, and where the cycles go."""
+    """A table of the changes: time, speed-up over the first, and cycles by cause."""
     first = next(iter(found.values()))
     rows: list[tuple[str, ...]] = [("machine", "ms", "times as fast", "TOPS", "cells useful", "mostly")]
     for name, report in found.items():

@@ -1,4 +1,4 @@
-"""What a program does, before it is tiled: stages on the matrix unit, on the activation unit and on the host, and the values between them."""
+"""A program before tiling: stages on the matrix unit, on the activation unit and on the host, and the values between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MULTIPLY, CONVOLVE = "matrix_multiply", "convolve"
 
 @dataclass(frozen=True, eq=False)
 class TpuValue:
-    """A tensor that stages hand to each other: in the unified buffer, or in the memory of the host."""
+    """A tensor passed between stages: in the unified buffer, or in host memory."""
 
     name: str
     nbytes: int
@@ -31,7 +31,7 @@ class Stage:
 class MatrixStage(Stage):
     """(rows x inner) times (inner x columns), for each group, and the function that the activation unit applies to the sums.
 
-    A convolution is one such product: a row is a position in an image of the batch, and `inner` counts channels and places of the kernel.
+    A convolution is one such product: a row is a position in an image of the batch, and `inner` counts channels times kernel positions.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class MatrixStage(Stage):
     groups: int = 1
     kind: str = MULTIPLY
     function: str = "requantize"
-    cycles_per_row: int = 1  # 2 for activations of 16 bits: the array then works at half of its speed
+    cycles_per_row: int = 1  # 2 for 16-bit activations: the array then runs at half speed
 
     @property
     def macs(self) -> int:
@@ -54,14 +54,14 @@ class MatrixStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class VectorStage(Stage):
-    """Work of the activation unit on values of the unified buffer: pooling, additions, gates of an LSTM."""
+    """A stage of the activation unit on values of the unified buffer: pooling, additions, gates of an LSTM."""
 
-    elements: int  # that it reads
+    elements: int  # number of elements read
     function: str = "vector"
 
 
 @dataclass(frozen=True, eq=False)
 class HostStage(Stage):
-    """Work of the host between two transfers. Its own time is not counted. Its `writes` go to the unified buffer, its `reads` come from there."""
+    """Host computation between two transfers. Its time is not counted. Its `writes` go to the unified buffer, its `reads` come from there."""
 
     what: str = ""

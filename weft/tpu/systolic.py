@@ -1,8 +1,8 @@
-"""The systolic array cell by cell and cycle by cycle: for small arrays, to check the model of whole instructions and to draw pictures.
+"""The systolic array simulated cell by cell and cycle by cycle: for small arrays, to validate the timing model and to draw animations.
 
-Activations move one cell to the right in every cycle, partial sums one cell down. Row r gets its inputs r cycles late, so that an activation meets the sum that it
-belongs to; a wave moves diagonally through the array. Weights move down beside the sums and wait in a second register of their cell until the first activation of
-the next block takes them over.
+Activations move one cell to the right in every cycle, partial sums one cell down. The inputs of row r are delayed by r cycles, so that an activation meets
+its partial sum; the wavefront moves diagonally through the array. Weights move down beside the sums and wait in a second register of their cell (double
+buffering) until the first activation of the next block swaps them in.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .lowering import parts
 
 @dataclass(frozen=True)
 class CellFrame:
-    """What every cell holds in one cycle."""
+    """The registers of every cell in one cycle."""
 
     cycle: int
     weight: np.ndarray
     activation: np.ndarray
     partial_sum: np.ndarray
-    is_active: np.ndarray  # whether the activation is one of the block's
+    is_active: np.ndarray  # whether the activation belongs to the block
 
 
 @dataclass(frozen=True)
 class SystolicRun:
-    """The product, the cycles until its last sum has left the array, and what the cells held in each of them."""
+    """The product, the cycles until its last sum has left the array, and the registers in each cycle."""
 
     result: np.ndarray
     cycles: int
-    compute_cycles: int  # in which a row enters the array
+    compute_cycles: int  # cycles in which a row enters the array
     frames: list[CellFrame]
 
 
@@ -48,7 +48,7 @@ class _Block:
 
 
 def systolic_product(x: np.ndarray, w: np.ndarray, rows: int, columns: int, *, record: bool = True) -> SystolicRun:
-    """x @ w on an array of rows x columns cells; larger products take several tiles.
+    """x @ w on an array of rows x columns cells; larger products are tiled.
 
     >>> run = systolic_product(np.array([[1, 2], [3, 4], [5, 6]]), np.array([[1, 0], [2, -1]]), 2, 2)
     >>> run.result.tolist(), run.cycles
@@ -70,7 +70,7 @@ def systolic_product(x: np.ndarray, w: np.ndarray, rows: int, columns: int, *, r
 
 
 def _blocks(x: np.ndarray, w: np.ndarray, rows: int, columns: int) -> list[_Block]:
-    """The tiles of a product in the order of the compiler, each as soon as its weights are in the array."""
+    """The tiles of a product in the compiler's order, each as soon as its weights are in the array."""
     blocks: list[_Block] = []
     shift, start = 0, rows
     for span in parts(w.shape[1], columns):
@@ -96,10 +96,10 @@ class _Cells:
     next_weight: np.ndarray
     activation: np.ndarray
     is_active: np.ndarray
-    is_first: np.ndarray  # comes with the first activation of a block: the next weight is taken over
+    is_first: np.ndarray  # marks the first activation of a block: the next weight is swapped in
     partial_sum: np.ndarray
-    passing: np.ndarray = field(init=False)  # weights on their way down
-    target: np.ndarray = field(init=False)  # the row that they go to; -1: nothing passes
+    passing: np.ndarray = field(init=False)  # weights being shifted down
+    target: np.ndarray = field(init=False)  # their destination row; -1: none
 
     @classmethod
     def empty(cls, rows: int, columns: int) -> _Cells:
@@ -108,7 +108,7 @@ class _Cells:
         return made
 
     def step(self, blocks: list[_Block], cycle: int) -> None:
-        """One clock cycle: every register takes the value of its neighbour."""
+        """One clock cycle: every register takes its neighbour's value."""
         rows, columns = self.weight.shape
         activation, is_active, is_first = np.zeros(rows, np.int32), np.zeros(rows, bool), np.zeros(rows, bool)
         weight, target = np.zeros(columns, np.int32), np.full(columns, -1)
@@ -130,7 +130,7 @@ class _Cells:
         self.next_weight = np.where(arrived, self.passing, self.next_weight)
 
     def leaving(self, blocks: list[_Block], cycle: int) -> list[tuple[int, int, _Block, int]]:
-        """The sums in the last row that are complete: column, row of the product, block, value."""
+        """The completed sums in the last row: column, row of the product, block, value."""
         rows, columns = self.weight.shape
         return [
             (column, m, block, int(self.partial_sum[-1, column]))

@@ -1,14 +1,14 @@
-"""When every instruction runs, in cycles, and what the matrix unit waits for.
+"""The timing model: when every instruction runs, in cycles, and what stalls the matrix unit.
 
-Five units work at the same time, each on its instructions in order: the transfers to and from the host, the reads of weights, the shifts of weights into
-the array, the matrix unit and the activation unit. An instruction starts when its unit is free and what it needs is there:
+Five units work in parallel, each on its instructions in order: host transfers, weight reads, weight shifts into the array, the matrix unit and the
+activation unit. An instruction starts when its unit is free and its requirements are met:
 
-    read_weights      a place in the FIFO, which the tile that leaves it frees
-    shift             the tile has arrived, and the array has taken over the tile that was shifted in before (its weights are double-buffered)
-    matrix_multiply   its tile is in the array, its activations are written, and there is room in the accumulators
+    read_weights      a free slot in the FIFO, released when a tile leaves it
+    shift             the tile has arrived, and the array has switched to the previously shifted tile (weights are double-buffered)
+    matrix_multiply   its tile is in the array, its activations are written, and there is space in the accumulators
     activate          the last sums have left the array
 
-Every cycle is put down to one cause: to `compute` while rows enter the array, otherwise to what the matrix unit waits for.
+Every cycle is attributed to one cause: `compute` while rows enter the array, otherwise the stall of the matrix unit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CAUSES = (COMPUTE, WEIGHT_WAIT, WEIGHT_SHIFT, HAZARD, ACTIVATION, HOST)
 
 @dataclass(frozen=True)
 class TimedInstruction:
-    """An instruction, and the cycles from its start to its end."""
+    """An instruction, with its start and end cycle."""
 
     instruction: Instruction
     start: int
@@ -47,7 +47,7 @@ class TimedInstruction:
 
 @dataclass(frozen=True)
 class Timing:
-    """Cycles by cause, in all and for each stage, and when each instruction runs."""
+    """Cycles by cause, in total and by stage, and when each instruction runs."""
 
     cycles: Counter[str]
     by_stage: list[Counter[str]]
@@ -61,14 +61,14 @@ class Timing:
 
 
 def timed(program: TpuProgram) -> Timing:
-    """The timing of a program on its machine."""
+    """Compute the timing of a program on its machine."""
     clock = _CycleClock(program.machine, [Counter() for _ in program.stages])
     return clock.run(program.instructions)
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """When a value can be read, and what its readers wait for until then."""
+    """When a value can be read, and the cause of its readers' stalls until then."""
 
     cycle: int = 0
     cause: str = HAZARD
@@ -91,14 +91,14 @@ class _CycleClock:
     shift_free: int = 0
     matrix_free: int = 0
     activation_free: int = 0
-    takeover: int = 0  # when the array began to use the last tile: the next one can be shifted in
+    takeover: int = 0  # when the array switched to the last tile: the next one can be shifted in
     in_fifo: deque[int] = field(default_factory=deque)  # when each of the last tiles left it
     tiles: dict[int, _Tile] = field(default_factory=dict)
     ready: dict[TpuValue, _Ready] = field(default_factory=dict)
     sums: dict[int, int] = field(default_factory=dict)  # when the sums of a group are complete
     occupied: deque[tuple[int, int]] = field(default_factory=deque)  # accumulators of each group: rows, free from
     current_tile: int = -1
-    last_product: int = 0  # the stage of it
+    last_product: int = 0  # its stage
     macs: int = 0
 
     def run(self, instructions: Iterable[Instruction]) -> Timing:
@@ -122,14 +122,14 @@ class _CycleClock:
             return self._vector(instruction)
         if isinstance(instruction, HostTransfer):
             return self._transfer(instruction)
-        if isinstance(instruction, HostWork):  # its own time is not counted: it waits for what it reads
+        if isinstance(instruction, HostWork):  # its time is not counted: it waits for the values it reads
             now = self._when(instruction.reads).cycle
             self.ready |= dict.fromkeys(instruction.writes, _Ready(now, HOST))
             return now, now
-        return self.matrix_free, self.matrix_free  # a synchronization takes no time of its own
+        return self.matrix_free, self.matrix_free  # a synchronization takes no time itself
 
     def _when(self, values: Iterable[TpuValue]) -> _Ready:
-        """The value that is ready last."""
+        """The value that becomes ready last."""
         return max((self.ready[value] for value in values), key=lambda found: found.cycle, default=_Ready())
 
     # --- units ------------------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class _CycleClock:
         return start, end
 
     def _room(self, instruction: MatrixMultiply) -> int:
-        """When the accumulators have room for the rows of a new group."""
+        """When the accumulators have space for the rows of a new group."""
         if instruction.accumulate:
             return 0
         rows, free_from = instruction.rows[1] - instruction.rows[0], 0
@@ -181,7 +181,7 @@ class _CycleClock:
         start = max(self.activation_free, self.sums[instruction.group], other.cycle)
         rows = instruction.rows[1] - instruction.rows[0]
         self.activation_free = end = start + rows
-        held, _ = self.occupied.pop()  # the newest group: every group is emptied before the next one is begun
+        held, _ = self.occupied.pop()  # the newest group: every group is drained before the next one begins
         self.occupied.append((held, end))
         self.ready |= dict.fromkeys(instruction.writes, _Ready(end, HAZARD))
         return start, end
@@ -195,7 +195,7 @@ class _CycleClock:
     # --- causes -----------------------------------------------------------------------------------------------------------------
 
     def _put_down(self, stage: int, start: int, tile: _Tile, needed: _Ready, room: int) -> None:
-        """The cycles in which the matrix unit waited for this product: first for its tile, then for its activations."""
+        """Attribute the matrix unit's stall before this product: first to its tile, then to its activations."""
         now = self.matrix_free
         last = needed.cause if needed.cycle >= room else ACTIVATION
         for cause, until in ((WEIGHT_WAIT, tile.shift_start), (WEIGHT_SHIFT, tile.shift_end), (last, start)):
@@ -204,7 +204,7 @@ class _CycleClock:
             now = end
 
     def _finish(self) -> None:
-        """After the last product: its activations, then the transfers of results."""
+        """Attribute the cycles after the last product: its activations, then the transfers of results."""
         ends = ((ACTIVATION, self.activation_free, self.last_product), (HOST, self.host_free, -1))
         for cause, free, stage in ends:
             if free > self.matrix_free:

@@ -1,1 +1,1 @@
-"""Layers of which every process along an axis of a mesh computes a part."""
+"""Tensor parallelism: every process along an axis of a mesh computes a part of each layer."""

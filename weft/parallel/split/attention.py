@@ -58,7 +58,7 @@ class AttentionByHeads(SplitLayer):
 
 
 class _HeadsOfProcess(MultiHeadAttention):
-    """The attention that one process computes. Dropout draws the numbers of all heads, so that each drops what one process would."""
+    """The attention of one process. Dropout draws the numbers of all heads, so that the result is that of a single process."""
 
     _axis: str
     _all_heads: int
@@ -77,7 +77,7 @@ class _HeadsOfProcess(MultiHeadAttention):
         return self._attend_with_dropout(q, k, v, mask, causal)
 
     def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
-        """The weights are computed and dropped by themselves, because the op would draw numbers for the heads of this process only."""
+        """Attention weights are computed and dropped explicitly, because the op would draw numbers for this process's heads only."""
         batch, keys, heads, _ = v.shape
         one = broadcast_to(reshape(eye(keys, dtype=v.dtype), (1, keys, 1, keys)), (batch, keys, heads, keys))
         weights, _ = attention(q, k, one, mask=expand_mask(mask, q, k), causal=causal, window=self.window)
@@ -116,7 +116,7 @@ class FeedForwardByHidden(SplitLayer):
 
 
 def part_dropout(x: Tensor, rate: float, layout: Layout, axis: str) -> Tensor:
-    """Dropout of a part. The numbers of the whole are drawn, so that the same elements are dropped as in one process."""
+    """Dropout of a part. The numbers of the whole tensor are drawn, so that the same elements are dropped as in a single process."""
     shape = list(x.shape)
     shape[layout.dim] = layout.size or x.shape[layout.dim] * meshes.current().size(axis)
     keep = own_part(bernoulli(1.0 - rate, shape), layout, axis)
@@ -124,7 +124,7 @@ def part_dropout(x: Tensor, rate: float, layout: Layout, axis: str) -> Tensor:
 
 
 def _by_output(linear: Module, place: SplitPlace) -> Module:
-    """A plain linear layer with this process's outputs."""
+    """A plain linear layer with this process's output features."""
     made = copy.copy(linear)
     cut_tensor(made, "weight", 0, place)
     cut_tensor(made, "bias", 0, place)
@@ -132,6 +132,6 @@ def _by_output(linear: Module, place: SplitPlace) -> Module:
 
 
 def _by_input(linear: Any, place: SplitPlace) -> Module:
-    """A linear layer that reads this process's features and gives the whole sum."""
+    """A linear layer that reads this process's features and returns the complete sum."""
     features = Layout(len(place.shapes.x) - 1, linear.weight.shape[1])
     return LinearByInput(linear, SplitPlace(place.axis, features, features, None, None, place.shapes))

@@ -1,7 +1,7 @@
 """Linear layers and convolutions split by output or by input features (maps), embeddings by vocabulary.
 
-By output, each process computes its features from the whole input: what it sends is the sum of the input's derivatives. By input, it
-reads its features and computes a part of every sum: what it sends is the sum of the results. Output, then input needs nothing between.
+By output, each process computes its features from the whole input: the gradients of the input are all-reduced. By input, it
+reads its features and computes partial sums: the results are all-reduced. Output followed by input needs no communication in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .layout import CHANNELS, Layout, Whole
 
 
 class LinearByOutput(SplitLayer):
-    """y_r = x W_r^T + b_r: rows of the weight; the result is cut along the features."""
+    """y_r = x W_r^T + b_r: rows of the weight; the result is split along the features."""
 
     how = "output"
 
@@ -39,7 +39,7 @@ class LinearByOutput(SplitLayer):
 
 
 class _ByInput(SplitLayer):
-    """Each process computes a part of every sum; the bias and the activation come after the sum of the parts."""
+    """Each process computes partial sums; the bias and the activation come after the all-reduce."""
 
     how = "input"
     weight: Any
@@ -58,7 +58,7 @@ class _ByInput(SplitLayer):
         return activation(self.activation)(y if self.bias is None else y + self.spread_bias(y))
 
     def spread_bias(self, y: Tensor) -> Tensor:
-        """The bias as it is added to a result."""
+        """The bias, broadcast to the shape of a result."""
         return self.bias  # type: ignore[no-any-return]
 
 
@@ -72,7 +72,7 @@ class LinearByInput(_ByInput):
 
 
 class ConvByOutput(SplitLayer):
-    """Each process has filters of its own: the result is cut along the channels. Groups stay together."""
+    """Each process has its own filters: the result is split along the channels. Groups stay together."""
 
     how = "output"
 
@@ -81,7 +81,7 @@ class ConvByOutput(SplitLayer):
         divisible(layer, "the outputs", shapes.y[1], shapes.ranks)
         elementwise_activation(layer)
         groups = conv_groups(layer)
-        if groups > 1:  # a process that has groups of its own reads their channels only
+        if groups > 1:  # a process with its own groups reads only their channels
             divisible(layer, "the groups", groups, shapes.ranks)
         return Layout(CHANNELS, shapes.x[1]) if groups > 1 else None, Layout(CHANNELS, shapes.y[1])
 
@@ -97,7 +97,7 @@ class ConvByOutput(SplitLayer):
 
 
 class ConvByInput(_ByInput):
-    """Each process reads channels of its own and computes a part of every sum over channels: the result is whole."""
+    """Each process reads its own channels and computes partial sums over channels: the result is whole."""
 
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
@@ -118,7 +118,7 @@ def conv_groups(layer: Any) -> int:
 
 
 class EmbeddingByVocabulary(SplitLayer):
-    """Each process has rows of the table; an index that it does not have gives 0, and the sum over all is the row."""
+    """Each process has rows of the table; an index outside them gives 0, and the all-reduce gives the row."""
 
     how = "vocabulary"
     weight: Any
@@ -146,7 +146,7 @@ class EmbeddingByVocabulary(SplitLayer):
 
 
 class EmbeddingByOutput(SplitLayer):
-    """Each process has columns of the table: the result is cut along the features."""
+    """Each process has columns of the table: the result is split along the features."""
 
     how = "output"
 

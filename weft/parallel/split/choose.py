@@ -1,4 +1,4 @@
-"""`choose_split`: how to split a network, by a model of what every choice costs; see costs.py."""
+"""`choose_split`: how to split a network, by a cost model of every choice; see costs.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """How one layer is split, what that costs, and the time of a step for every choice of this layer, all others unchanged."""
+    """How one layer is split, its costs, and the time of a step for every choice of this layer, with all others unchanged."""
 
     path: str
     how: str
@@ -31,7 +31,7 @@ class LayerChoice:
 
 @dataclass(frozen=True)
 class SplitChoice:
-    """A plan for `split`, and why. Print it."""
+    """A plan for `split`, and its reasons. Print it."""
 
     plan: dict[str, str]
     layers: tuple[LayerChoice, ...]
@@ -71,9 +71,9 @@ def _ms(seconds: float) -> str:
 def choose_split(
     model: Module, *examples: Any, ranks: int, speeds: Speeds | None = None, all_layers: bool = False
 ) -> SplitChoice:
-    """The best plan found for `split`, given inputs or their shapes, with the batch. Nothing is computed or changed.
+    """The best plan found for `split`, given inputs or their shapes, including the batch. Nothing is computed or changed.
 
-    With `all_layers`, every layer that can be split is split, also where it would be faster whole.
+    With `all_layers`, every layer that can be split is split, even where it would be faster whole.
 
     >>> from weft import nn
     >>> net = nn.Sequential(nn.Linear(1024, 4096, activation="relu"), nn.Linear(4096, 1024))
@@ -95,7 +95,7 @@ def choose_split(
 
 
 class PlanSearch:
-    """Descent over plans, from several uniform ones, by changing one layer or two that follow each other."""
+    """Local search over plans, from several uniform ones, by changing one layer or two consecutive ones."""
 
     def __init__(
         self, model: Module, examples: Sequence[Any], ranks: int, speeds: Speeds, *, all_layers: bool = False
@@ -118,13 +118,13 @@ class PlanSearch:
         shared = any(id(t) in tied or t.node in self.flow.outside for t in call.layer.named_tensors().values())
         for rule in splits_of(call.layer).values():
             if shared and rule not in (ByBatch, ConvByRegion):
-                continue  # tied parameters are not cut
+                continue  # tied parameters are not split
             with suppress(UserError):
                 self.costs.find(call, rule, None, self.ranks)
                 yield rule
 
     def best(self) -> dict[Module, type[SplitLayer]]:
-        """The fastest plan that was found."""
+        """The fastest plan found."""
         starts = [
             self._uniform(order) for order in ((), ("batch",), ("region", "batch"), ("heads", "hidden", "output"))
         ]
@@ -169,7 +169,7 @@ class PlanSearch:
 
 
 def _tied_tensors(model: Module) -> set[int]:
-    """The ids of tensors that several modules have."""
+    """The ids of tensors that several modules share."""
     seen: set[int] = set()
     tied: set[int] = set()
     for module in model.modules():

@@ -1,7 +1,7 @@
-"""What a plan costs: the work and the messages of every layer in a training step, from traced shapes alone.
+"""Cost model of a plan: the compute and communication of every layer in a training step, from traced shapes alone.
 
 The time of a training step is that of its products and convolutions, divided among the processes where a layer is split, plus that of
-the messages between them. A collective of p processes on n bytes takes, with latency a and bandwidth b, as rings do:
+communication. A ring collective of p processes on n bytes takes, with latency a and bandwidth b:
 all_reduce 2 (p - 1) a + 2 (p - 1) / p n / b;  all_gather and reduce_scatter half of that;  shift a + n / b.
 """
 
@@ -20,16 +20,16 @@ from .layout import Whole
 from .propagate import Layouts, layouts_around, propagate, rule_of
 from .rules import FOLLOWING, SPLITS, Plan, Rules, read_plan
 
-PASSES = 3  # a training step is a forward pass and a backward pass of twice its work
+PASSES = 3  # a backward pass takes twice the work of a forward pass
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What a step is computed and sent with; the defaults are those of processes on one machine."""
+    """The speeds of computation and communication; the defaults are for processes on one machine."""
 
-    flops: float = 3e10  # a second, of one process
-    latency: float = 5e-6  # seconds of a message
-    bandwidth: float = 5e9  # bytes a second between two processes
+    flops: float = 3e10  # per second, of one process
+    latency: float = 5e-6  # seconds per message
+    bandwidth: float = 5e9  # bytes per second between two processes
 
     def message_seconds(self, message: Message, ranks: int) -> float:
         """The time of a collective."""
@@ -50,7 +50,7 @@ def sent_bytes(message: Message, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """What one layer does in a training step of one process."""
+    """The work of one layer in a training step of one process."""
 
     flops: int
     messages: tuple[Message, ...]
@@ -65,18 +65,18 @@ class LayerCosts:
 
 
 def split_costs(model: Module, *examples: Any, plan: Plan, ranks: int) -> dict[str, LayerCosts]:
-    """What every layer computes and sends in a training step of one process, by path. Nothing is computed or changed."""
+    """The compute and communication of every layer in a training step of one process, by path. Nothing is computed or changed."""
     costs = PlanCosts(flow_of_all(model, examples), ranks).by_layer(read_plan(model, plan))
     return {path: costs[layer] for path, layer in model.named_modules().items() if layer in costs}
 
 
 def flow_of_all(model: Module, examples: Any) -> Flow:
-    """How values flow between all layers that can be split or follow."""
+    """How values flow between all layers that can be split or that follow their input."""
     return flow_of(model, examples, [m for m in model.modules() if type(m) in SPLITS or type(m) in FOLLOWING])
 
 
 class PlanCosts:
-    """The costs of plans for one network. What was computed for one plan is kept for the next."""
+    """The costs of plans for one network. Results for one plan are cached for the next."""
 
     def __init__(self, flow: Flow, ranks: int) -> None:
         self.flow, self.ranks = flow, ranks
@@ -88,7 +88,7 @@ class PlanCosts:
         return sum(costs.seconds(speeds, self.ranks) for _, costs in self._by_call(rules))
 
     def by_layer(self, rules: Rules) -> dict[Module, LayerCosts]:
-        """The costs of every layer, all of its calls together."""
+        """The costs of every layer, summed over its calls."""
         found: dict[Module, LayerCosts] = {}
         for call, costs in self._by_call(rules):
             before = found.get(call.layer, LayerCosts(0, ()))
@@ -96,7 +96,7 @@ class PlanCosts:
         return found
 
     def find(self, call: FlowCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
-        """The layouts that a split layer reads and computes."""
+        """The layouts of a split layer's input and result."""
         key = id(call), id(rule), given
         if key not in self._found:
             self._found[key] = layouts_around(call, rule, given, ranks)
@@ -119,7 +119,7 @@ class PlanCosts:
         return found
 
     def _shares_input(self, call: FlowCall, rule: type[SplitLayer], given: Whole) -> bool:
-        """Whether layers that read the same value share what is sent for it: its gathering, or the sum of its derivatives."""
+        """Whether layers that read the same value share its communication: its all-gather, or the all-reduce of its gradients."""
         wanted = self._layouts(call, rule, given)[0]
         return wanted is None if given is None else given != wanted
 
@@ -143,7 +143,7 @@ class PlanCosts:
         return LayerCosts(flops // self.ranks, tuple(messages))
 
     def _input_messages(self, call: FlowCall, given: Whole, wanted: Whole) -> list[Message]:
-        """What brings an input into the layout that a layer wants, and its derivatives back."""
+        """The messages that convert an input to the layout that a layer needs, and its gradients back."""
         if given is not None and given != wanted:
             return [Message(name, self._nbytes(call, call.x, given)) for name in ("all_gather", "reduce_scatter")]
         if given is not None or not call.differentiated:

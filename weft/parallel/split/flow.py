@@ -1,7 +1,7 @@
-"""How values flow between the layers of a network: which of them must have one layout.
+"""How values flow between the layers of a network, and which of them must have the same layout.
 
-The network is traced once. Elementwise operations between layers (a residual sum, an activation) keep any layout, so all that they
-connect has one; everything else between layers (reshapes, sums, products with parameters) needs whole tensors.
+The network is traced once. Elementwise operations between layers (a residual sum, an activation) preserve any layout, so the values
+they connect share one; everything else between layers (reshapes, sums, products with parameters) needs whole tensors.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .layer import is_number
 
 @dataclass(frozen=True)
 class FlowCall:
-    """A call of a layer: groups of values of its first input and its result, and their whole shapes."""
+    """A call of a layer: the layout groups of its first input and its result, and their whole shapes."""
 
     layer: Module
-    value: int  # number of its input
+    value: int  # index of its input
     source: int  # groups
     result: int
     x: Shape
@@ -38,15 +38,15 @@ class FlowCall:
 
 @dataclass
 class Flow:
-    """The calls of layers in their order, and the groups of values that must be whole."""
+    """The calls of layers in order, and the groups of values that must be whole."""
 
     calls: list[FlowCall]
     whole: set[int]
-    outside: set[Node] = field(default_factory=set)  # parameters that are read outside of the layers
+    outside: set[Node] = field(default_factory=set)  # parameters that are read outside the layers
 
 
 def flow_of(model: Module, examples: Sequence[Any], layers: Iterable[Module], *, whole_results: bool = True) -> Flow:
-    """Trace a network and find how values flow between these layers. Results of the network are whole if they have to be."""
+    """Trace a network and find how values flow between these layers. With `whole_results`, the network's results must be whole."""
     types = [type_of(e) for e in examples]
     recorder = _Recorder(set(layers))
     with _tracing_mode(model), listening(recorder):
@@ -68,7 +68,7 @@ class _Call:
 
 
 class _Recorder:
-    """Records the calls of some layers; calls inside of them are their own business."""
+    """Records the calls of some layers, but not the calls inside them."""
 
     def __init__(self, layers: set[Module]) -> None:
         self.layers = layers
@@ -89,7 +89,7 @@ class _Recorder:
 
 @contextmanager
 def _tracing_mode(model: Module) -> Iterator[None]:
-    """Inside, layers are in training mode, so that dropout between layers is seen, but those with state are not: it must not change."""
+    """While active, layers are in training mode, to record dropout between layers, except layers with state, which must not change."""
     was = {part: part.training for part in model.modules()}
     for part in was:
         part.training = all(t.requires_grad for _, t in own_tensors(part))
@@ -101,7 +101,7 @@ def _tracing_mode(model: Module) -> Iterator[None]:
 
 
 class _LayoutGroups:
-    """Groups of nodes that must have one layout, by union-find."""
+    """Groups of nodes that must have the same layout, by union-find."""
 
     def __init__(self, calls: list[_Call], outputs: Sequence[Node]) -> None:
         self.calls = [c for c in calls if c.result is not None and c.result is not c.inputs[0]]
@@ -131,7 +131,7 @@ class _LayoutGroups:
         return Flow(found, {numbers[root] for root in roots if root in numbers}, self.outside)
 
     def _connect(self, node: Node) -> None:
-        """A node between layers: elementwise ones join their operands, others need them whole."""
+        """Add a node between layers: elementwise ones join the groups of their operands, others need them whole."""
         operands = [n for n in node.inputs if not is_number(n)]
         fits = node.op.kind == "elementwise" and all(n.shape == node.shape for n in operands)
         if not operands:
@@ -145,7 +145,7 @@ class _LayoutGroups:
                 self.whole.update((node, operand))
 
     def _join_repeated(self) -> None:
-        """A layer that is called several times has one layout of inputs and one of results."""
+        """Join the groups of a layer that is called several times: all its inputs share one layout, and all its results."""
         first: dict[Module, _Call] = {}
         for call in self.calls:
             other = first.setdefault(call.layer, call)

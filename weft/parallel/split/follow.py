@@ -20,7 +20,7 @@ from .layout import BATCH, CHANNELS, ROWS, Layout, Whole, is_uneven, real_rows
 
 
 class BatchNormFollowing(SplitLayer):
-    """By channels each process normalizes its own. Over parts of the examples or rows, sums for the statistics are made over all."""
+    """Split by channels, each process normalizes its own. Split by examples or rows, the statistics are all-reduced."""
 
     how = "input's layout"
     scale: Any
@@ -79,7 +79,7 @@ class BatchNormFollowing(SplitLayer):
 
 
 class GlobalPoolFollowing(SplitLayer):
-    """The mean or maximum of all positions: of rows that several processes hold, combined over them."""
+    """The mean or maximum over all positions; if rows are split, it is combined over the processes."""
 
     how = "input's layout"
 
@@ -106,7 +106,7 @@ class GlobalPoolFollowing(SplitLayer):
 
 
 class FlattenFollowing(SplitLayer):
-    """Channels become consecutive features, so parts by channels stay parts; rows do not."""
+    """Channels become consecutive features, so a split by channels is preserved; a split by rows is not."""
 
     how = "input's layout"
 
@@ -121,7 +121,7 @@ class FlattenFollowing(SplitLayer):
 
 
 class DropoutFollowing(SplitLayer):
-    """Dropout of the same elements as in one process."""
+    """Dropout that drops the same elements as a single process would."""
 
     how = "input's layout"
     rate: float
@@ -138,7 +138,7 @@ class DropoutFollowing(SplitLayer):
 
 
 class ExamplesFollowing(ByBatch):
-    """A layer that treats each example alike, on this process's examples; it needs other inputs whole."""
+    """A layer that treats each example independently, on this process's examples; it needs other inputs whole."""
 
     how = "input's layout"
 

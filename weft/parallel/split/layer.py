@@ -1,7 +1,7 @@
-"""`SplitLayer`: a layer of a network of which each process along an axis of a mesh computes a part.
+"""`SplitLayer`: a layer of which each process along an axis of a mesh computes a part.
 
-It takes the place of a layer and has its parameters under the same names: this process's parts of them, or all of them. What it
-computes is written as calls of the layer itself on parts, with collectives around them.
+It replaces a layer and has parameters of the same names: this process's parts of them, or whole ones. Its computation
+consists of calls of the original layer on parts, with collectives around them.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Shapes:
 
 @dataclass(frozen=True)
 class SplitPlace:
-    """Where a split layer stands: the axis of the mesh, the layouts around it, and its shapes."""
+    """The context of a split layer: the axis of the mesh, the layouts around it, and its shapes."""
 
     axis: str
     given: Whole  # the layout of its input
-    wanted: Whole  # what it reads
-    natural: Whole  # what it computes
-    result: Whole  # what it returns: that, or whole
+    wanted: Whole  # the layout that it reads
+    natural: Whole  # the layout that it computes
+    result: Whole  # the layout that it returns: natural, or whole
     shapes: Shapes
 
 
 class Message(NamedTuple):
-    """What a collective sends in a training step: the bytes of the whole value."""
+    """A collective in a training step: its name, and the bytes of the whole value."""
 
     collective: str  # "all_reduce", "all_gather", "reduce_scatter" or "shift"
     nbytes: int
@@ -70,22 +70,22 @@ class SplitLayer(Module):
 
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole] | None:
-        """The layouts that it reads and computes; None if it needs its input whole after all. An error if it cannot be split."""
+        """The layouts that it reads and computes; None if it needs its input whole. Raises an error if it cannot be split."""
         raise NotImplementedError
 
     @classmethod
     def traffic(cls, layer: Any, wanted: Whole, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
-        """What is sent inside of it in a training step, without what brings its input and its result into other layouts.
+        """Its messages in a training step, without those that convert the layouts of its input and result.
 
-        `backward`: whether its input has derivatives.
+        `backward`: whether its input has gradients.
         """
         return []
 
     def cut_parameters(self) -> None:
-        """Keep only this process's parts of the parameters, by `cut`."""
+        """Keep only this process's parts of the parameters, using `cut`."""
 
     def compute(self, x: Tensor) -> Tensor:
-        """The result of this process, in the layout that it computes."""
+        """The result of this process, in its natural layout."""
         raise NotImplementedError
 
     def forward(self, x: Any) -> Tensor:
@@ -103,19 +103,19 @@ class SplitLayer(Module):
         cut_tensor(self, name, dim, self._place)
 
     def call_layer(self, x: Tensor, through: Callable[[Tensor], Tensor] = lambda t: t, **settings: Any) -> Any:
-        """Call the layer that it replaces, with the tensors of this one, each passed through a function, and with other settings."""
+        """Call the replaced layer with the tensors of this one, each passed through a function, and with other settings."""
         stand_in = copy.copy(self._layer)
         found = {name: through(tensor) for name, tensor in own_tensors(self)}
         vars(stand_in).update(found, training=self.training, **settings)
         return stand_in.forward(x)
 
     def shared(self, tensor: Tensor) -> Tensor:
-        """A parameter that all processes have, used on the part of each: its derivatives are summed."""
+        """A whole parameter that each process applies to its part of the data: its gradients are summed."""
         return replicate(tensor, self._place.axis)
 
 
 def cut_tensor(module: Any, name: str, dim: int, place: SplitPlace) -> None:
-    """Replace a tensor of a module by this process's part along a dimension."""
+    """Replace a tensor of a module with this process's part along a dimension."""
     whole = getattr(module, name)
     if whole is None:
         return
@@ -136,17 +136,17 @@ def part_values(whole: np.ndarray, part: Part) -> np.ndarray:
     return np.pad(values, missing)
 
 
-# --- what can be split ---------------------------------------------------------------------------------------------------
+# --- checks --------------------------------------------------------------------------------------------------------------
 
 
 def divisible(layer: Module, what: str, size: int, ranks: int) -> None:
-    """Raise an error unless a size can be cut into equal parts."""
+    """Raise an error unless a size is divisible into equal parts."""
     if size % ranks:
         raise UserError("split", f"{what} of {kind(layer)} must be a multiple of the {ranks} processes, got {size}.")
 
 
 def elementwise_activation(layer: Any) -> None:
-    """Raise an error unless the activation of a layer may be computed on a part of the result, and has no parameters."""
+    """Raise an error unless the activation of a layer can be computed on a part of the result, and has no parameters."""
     found = activation(layer.activation)
     nodes = make_graph(found, Type((2, 3), float32)).nodes
     if not all(n.op.kind == "elementwise" or n.op in (CONST, PLACEHOLDER) or is_number(n) for n in nodes):
@@ -157,25 +157,25 @@ def elementwise_activation(layer: Any) -> None:
 
 
 def is_number(node: Node) -> bool:
-    """Whether a node is a number that fills a shape."""
+    """Whether a node is a scalar constant, broadcast to a shape."""
     while node.op.name in ("expand", "cast", "reshape"):
         node = node.inputs[0]
     return node.op is CONST
 
 
 def kind(layer: Module) -> str:
-    """How errors call a layer."""
+    """The name of a layer in error messages."""
     return type(layer).__name__
 
 
 def parameter_sums(layer: Module) -> list[Message]:
-    """The sums of the gradients of parameters that all processes have."""
+    """The all-reduces of the gradients of whole parameters."""
     trained = [t for _, t in own_tensors(layer) if t.requires_grad]
     return [Message("all_reduce", t.size * t.dtype.itemsize) for t in trained]
 
 
 def result_sum(shapes: Shapes, itemsize: int) -> list[Message]:
-    """The sum of the parts of a result."""
+    """The all-reduce of a partial result."""
     return [Message("all_reduce", prod(shapes.y) * itemsize)]
 
 

@@ -1,7 +1,7 @@
-"""Layouts of tensors between layers: whole in every process, or cut along a dimension into a part for each.
+"""Layouts of tensors between layers: whole in every process, or split along a dimension into one part per process.
 
-All processes run the same program on parts of one shape. If a size does not divide evenly, the last parts are padded; what the padding
-holds is unspecified, and layers that look beyond single elements mask it.
+All processes run the same program on parts of equal shape. If a size does not divide evenly, the last parts are padded; the values of
+the padding are unspecified, and layers that are not elementwise mask it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Whole = Layout | None
 
 
 def own_part(x: Tensor, layout: Layout, axis: str) -> Tensor:
-    """This process's part of a value that all have; its derivative is that of this process alone."""
+    """This process's part of a whole value; its gradient is that of this process alone."""
     ranks, size = meshes.current().size(axis), x.shape[layout.dim]
     length = part_length(size, ranks)
     if layout.size is None and size % ranks:
@@ -49,14 +49,14 @@ def own_part(x: Tensor, layout: Layout, axis: str) -> Tensor:
 
 
 def scattered(x: Tensor, layout: Layout, axis: str) -> Tensor:
-    """This process's part of a value that all have; its derivative is gathered from all."""
+    """This process's part of a whole value; its gradient is gathered from all processes."""
     return custom_vjp(  # type: ignore[no-any-return]
         lambda x: own_part(x, layout, axis), lambda g, y, x: (gathered(g, layout, axis, alike=True),)
     )(x)
 
 
 def gathered(x: Tensor, layout: Layout, axis: str, *, alike: bool) -> Tensor:
-    """The whole value, given its parts. `alike`: all processes go on to compute the same with it; else the derivatives of all are summed."""
+    """The whole value, given its parts. `alike`: all processes then compute the same with it; else the gradients of all are summed."""
     parts = all_gather(x, axis, loss="shared" if alike else "summed")
     stacked = moveaxis(parts, 0, layout.dim)
     whole = reshape(stacked, (*x.shape[: layout.dim], -1, *x.shape[layout.dim + 1 :]))
@@ -64,7 +64,7 @@ def gathered(x: Tensor, layout: Layout, axis: str, *, alike: bool) -> Tensor:
 
 
 def read(x: Tensor, given: Whole, wanted: Whole, axis: str) -> Tensor:
-    """An input in the layout that a split layer wants, each process to do something else with it."""
+    """An input in the layout that a split layer needs; each process uses it differently."""
     if given is None:
         return replicate(x, axis) if wanted is None else scattered(x, wanted, axis)
     if given == wanted:
@@ -74,12 +74,12 @@ def read(x: Tensor, given: Whole, wanted: Whole, axis: str) -> Tensor:
 
 
 def write(y: Tensor, natural: Whole, wanted: Whole, axis: str) -> Tensor:
-    """The result of a split layer in the layout that the next ones want: its own, or whole."""
+    """The result of a split layer in the layout that the next ones need: its own, or whole."""
     return y if natural == wanted or natural is None else gathered(y, natural, axis, alike=True)
 
 
 def real_rows(length: int, layout: Layout, axis: str, ndim: int, first: Tensor | int = 0) -> Tensor:
-    """A mask of the rows (from `first` of this process's part on) that exist in the whole, to broadcast over a tensor."""
+    """A mask of the rows (from `first` of this process's part on) that are not padding, to broadcast over a tensor."""
     ranks = meshes.current().size(axis)
     assert layout.size is not None
     place = axis_index(axis) * part_length(layout.size, ranks) + first + arange(length)

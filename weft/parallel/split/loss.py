@@ -1,4 +1,4 @@
-"""The cross entropy of logits that are cut along the classes, so that they are never gathered."""
+"""The cross entropy of logits that are split along the classes, without gathering them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...tensor import ArrayLike, Tensor, as_tensor
 def split_cross_entropy(logits: ArrayLike, target: ArrayLike, *, axis: str = "model") -> Tensor:
     """The mean cross entropy of softmax(logits) and class indices, given this process's part of the logits (the last dimension).
 
-    Three numbers for each example are sent: the largest logit, the sum of exponentials, and the logit of the target.
+    Three numbers per example are sent: the largest logit, the sum of exponentials, and the logit of the target.
 
     >>> import math
     >>> from weft import parallel

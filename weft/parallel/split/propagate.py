@@ -1,4 +1,4 @@
-"""The layout of every group of values, given how layers are split: what they compute flows on until something needs it whole."""
+"""Propagates layouts through groups of values, given how layers are split: a layout is kept until something needs the value whole."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Find = Callable[[FlowCall, type[SplitLayer], Whole, int], tuple[Whole, Whole] | 
 
 
 def rule_of(layer: Module, rules: Rules) -> type[SplitLayer] | None:
-    """How a layer is split: as planned, or as its input is; None if it is computed whole."""
+    """How a layer is split: as planned, or following its input; None if it is computed whole."""
     return rules.get(layer) or FOLLOWING.get(type(layer))
 
 
 def layouts_around(call: FlowCall, rule: type[SplitLayer], given: Whole, ranks: int) -> tuple[Whole, Whole] | None:
-    """The layouts that a split layer reads and computes."""
+    """The layouts of a split layer's input and result."""
     return rule.layouts(call.layer, given, Shapes(call.x, call.y, ranks))
 
 
 def propagate(flow: Flow, rules: Rules, ranks: int, find: Find = layouts_around) -> Layouts:
-    """The layout of each group: the one that all layers which compute a value of it agree on, else whole.
+    """The layout of each group: the one on which all layers that compute one of its values agree, else whole.
 
-    Groups begin unknown. Layers that follow their input are asked once that is known; a group changes at most twice, so this ends.
+    Groups start as unknown. Layers that follow their input are evaluated once its layout is known; a group changes at most twice, so this ends.
     """
     known: dict[int, Whole] = dict.fromkeys(flow.whole)
     changed = True

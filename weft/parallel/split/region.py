@@ -1,4 +1,4 @@
-"""Convolutions and pooling split by regions of the result: each process has some of the rows, and gets rows beside them from others."""
+"""Convolutions and pooling split by regions of the result: each process holds some of the rows, and receives halo rows from others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .layout import ROWS, Layout, Whole, is_uneven, real_rows
 
 @dataclass(frozen=True)
 class RowWindow:
-    """How windows slide over the rows of the whole."""
+    """How windows slide over the rows of the whole tensor."""
 
     rows: int
     results: int
@@ -51,7 +51,7 @@ class RowWindow:
         return self.before == 0 and self._reach(self.results) <= self.rows
 
     def starts(self) -> list[int]:
-        """For each process, its first row to read, counted from the first that it holds."""
+        """For each process, the first row that it reads, relative to the first that it holds."""
         mine, results = part_length(self.rows, self.ranks), part_length(self.results, self.ranks)
         return [
             r * (results * self.stride - mine) - self.before if r * results < self.results else 0
@@ -59,7 +59,7 @@ class RowWindow:
         ]
 
     def halo(self) -> tuple[int, int]:
-        """The rows of others that a process reads, above and below its own; the most of all processes."""
+        """The rows that a process reads from others, above and below its own; the maximum over all processes."""
         mine, results = part_length(self.rows, self.ranks), part_length(self.results, self.ranks)
         above = below = 0
         for rank, start in enumerate(self.starts()):
@@ -71,7 +71,7 @@ class RowWindow:
 
 
 def rows_for(x: Tensor, window: RowWindow, axis: str, filler: float) -> Tensor:
-    """The rows that this process reads for its results, of which those outside of the whole are filled."""
+    """The rows that this process reads for its results; rows outside the tensor are filled with `filler`."""
     above, below = window.halo()
     starts, layout = window.starts(), Layout(ROWS, window.rows)
     wide = concat([*_halo(x, above, 1, axis), x, *_halo(x, below, -1, axis)], axis=ROWS) if above or below else x
@@ -85,12 +85,12 @@ def rows_for(x: Tensor, window: RowWindow, axis: str, filler: float) -> Tensor:
         first = take(asarray(starts), axis_index(axis), axis=0)
         found = take(wide, arange(window.length) + (first + (above + missing[0])), axis=ROWS)
     if not filler and not is_uneven(layout, axis):
-        return found  # rows that no process has are zeros already
+        return found  # rows that no process has are zero already
     return where(real_rows(window.length, layout, axis, x.ndim, first), found, filler)
 
 
 def _halo(x: Tensor, count: int, by: int, axis: str) -> list[Tensor]:
-    """The last rows of the processes before (by=1) or the first rows of those behind (by=-1), from top to bottom."""
+    """The last rows of the preceding processes (by=1) or the first rows of the following ones (by=-1), from top to bottom."""
     found, mine = [], x.shape[ROWS]
     for hop in range(1, part_length(count, mine) + 1):
         rows = min(mine, count - (hop - 1) * mine)
@@ -100,7 +100,7 @@ def _halo(x: Tensor, count: int, by: int, axis: str) -> list[Tensor]:
 
 
 def halo_traffic(window: RowWindow, shapes: Shapes, itemsize: int, backward: bool) -> list[Message]:
-    """The rows that a process sends in the forward pass, and their derivatives that it sends back."""
+    """The rows that a process sends in the forward pass, and their gradients that it sends back."""
     row = prod(shapes.x) // shapes.x[ROWS] * itemsize
     return [Message("shift", count * row) for count in window.halo() for _ in range(1 + backward) if count]
 
@@ -124,7 +124,7 @@ class ConvByRegion(SplitLayer):
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> RowWindow:
-        """Its windows along the rows."""
+        """The layer's windows along the rows."""
         stride, dilation, pairs = _conv_settings(layer, shapes)
         return RowWindow(
             shapes.x[ROWS], shapes.y[ROWS], layer.weight.shape[2], stride[0], dilation[0], pairs[0][0], shapes.ranks
@@ -174,7 +174,7 @@ class PoolByRegion(SplitLayer):
 
     @staticmethod
     def window(layer: Any, shapes: Shapes) -> RowWindow:
-        """Its windows along the rows."""
+        """The layer's windows along the rows."""
         size, stride, pairs = _pool_settings(layer, shapes)
         dilation = layer.dilation if hasattr(layer, "dilation") else 1
         dilations = per_axis("split", "dilation", dilation, len(size))
@@ -196,7 +196,7 @@ class PoolByRegion(SplitLayer):
             y = pools.max_pool(
                 rows, size, stride=stride, padding=inner, dilation=self.dilation, ceil_mode=self.ceil_mode
             )
-        if is_uneven(place.natural, place.axis):  # no huge fillers in the padding of the result
+        if is_uneven(place.natural, place.axis):  # keep huge fillers out of the padding of the result
             y = where(real_rows(y.shape[ROWS], place.natural, place.axis, y.ndim), y, 0.0)
         return y
 
@@ -210,6 +210,6 @@ def _pool_settings(layer: Any, shapes: Shapes) -> tuple[Shape, Shape, Sequence[t
 
 
 def _overhang(layer: Any, shapes: Shapes) -> bool:
-    """Whether the last window of an average leaves the padded input, so that its mean is of fewer elements."""
+    """Whether the last window of an average pooling exceeds the padded input, so that it averages fewer elements."""
     size, stride, pairs = _pool_settings(layer, shapes)
     return (shapes.y[ROWS] - 1) * stride[0] + size[0] > shapes.x[ROWS] + sum(pairs[0])

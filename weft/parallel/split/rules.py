@@ -1,4 +1,4 @@
-"""Which layers can be split and which follow the layout of their input; plans, which say how layers are split."""
+"""Which layers can be split and which follow the layout of their input; plans that assign a split to layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .region import ConvByRegion, PoolByRegion
 Rules = Mapping[Module, type[SplitLayer]]  # how layers are split
 Plan = Mapping[
     str, str | None
-]  # how to split layers, by their paths, in which * stands for any name; the last that fits holds
+]  # how to split layers, by path pattern, in which * stands for any name; the last match wins
 
 _CONVOLUTION: list[type[SplitLayer]] = [ConvByOutput, ConvByInput, ByBatch, ConvByRegion]
 SPLITS: dict[type[Module], list[type[SplitLayer]]] = {
@@ -51,12 +51,12 @@ FOLLOWING: dict[type[Module], type[SplitLayer]] = {
 
 
 def splits_of(layer: Module) -> dict[str, type[SplitLayer]]:
-    """The ways in which a layer can be split, by name."""
+    """The possible splits of a layer, by name."""
     return {rule.how: rule for rule in SPLITS.get(type(layer), ())}
 
 
 def read_plan(model: Module, plan: Plan) -> Rules:
-    """How each layer is split, given a plan by paths."""
+    """How each layer is split, given a plan by path patterns."""
     modules = model.named_modules()
     found: dict[Module, type[SplitLayer] | None] = {}
     for pattern, how in plan.items():
@@ -70,7 +70,7 @@ def read_plan(model: Module, plan: Plan) -> Rules:
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, name by name: "blocks.*" fits "blocks.0", not "blocks.0.norm"."""
+    """Whether a path matches a pattern, name by name: "blocks.*" matches "blocks.0", not "blocks.0.norm"."""
     names, patterns = path.split("."), pattern.split(".")
     return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
 

@@ -1,10 +1,10 @@
-"""`split`: a network whose layers are computed by several processes together, each a part.
+"""`split`: a network whose layers are computed by several processes together, each a part of every layer.
 
     mesh = parallel.Mesh(data=2, model=4)
     model = parallel.split(model, (32, 784), plan={"layers.0": "output", "layers.2": "input"})
 
-Every process builds the same network (from the same seed), and keeps its parts of the parameters. A tensor that is cut between two
-layers stays so if the next one wants it so; else it is gathered.
+Every process builds the same network (from the same seed), and keeps its parts of the parameters. A tensor that is split between two
+layers stays split if the next one needs the same layout; else it is gathered.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ M = TypeVar("M", bound=Module)
 def split(
     model: M, *examples: Any, axis: str = "model", plan: Plan | Literal["auto"] = "auto", gather: bool = True
 ) -> M:
-    """Replace layers of a network by split ones, in place. The examples are inputs or their shapes, with the batch.
+    """Replace layers of a network with split ones, in place. The examples are inputs or their shapes, including the batch.
 
     Linear layers are split by "output", "input" or "batch", convolutions also by "region", embeddings by "vocabulary" or "output",
     MultiHeadAttention by "heads", FeedForward by "hidden", and a whole TransformerBlock by "heads". Norms, pooling and activations
-    between them follow. "auto" is the plan of `choose_split`. Without `gather`, results of the network that are cut stay so, for
-    `split_cross_entropy`. Random numbers must be drawn alike in all processes along the axis.
+    between them follow. "auto" is the plan of `choose_split`. Without `gather`, split outputs of the network stay split, for
+    `split_cross_entropy`. All processes along the axis must draw the same random numbers.
     """
     ranks = meshes.current().size(axis)
     rules = read_plan(model, choose_split(model, *examples, ranks=ranks).plan if plan == "auto" else plan)
@@ -62,13 +62,13 @@ def _check_called(model: Module, rules: Rules, flow: Flow) -> None:
 
 
 def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: int) -> dict[Module, Module]:
-    """The split layers that take the places of layers."""
+    """The split layers that replace layers."""
     places: dict[Module, SplitPlace] = {}
     chosen: dict[Module, type[SplitLayer]] = {}
     for call in flow.calls:
         rule, given = rule_of(call.layer, rules), layouts[call.source]
         if rule is None or (given is None and call.layer not in rules):
-            continue  # it follows whole inputs: it stays as it is
+            continue  # it follows whole inputs: it stays unchanged
         shapes = Shapes(call.x, call.y, ranks)
         chosen[call.layer] = rule
         found = rule.layouts(call.layer, given, shapes)
@@ -82,7 +82,7 @@ def _split_layers(flow: Flow, rules: Rules, layouts: Layouts, axis: str, ranks: 
 
 
 def _free_whole_tensors(new: Mapping[Module, Module]) -> None:
-    """Free the values of tensors of which each process has its part now; the layers that were replaced keep their shapes."""
+    """Free the values of tensors of which each process now has its part; the replaced layers keep their shapes."""
     for layer, made in new.items():
         parts = made.named_tensors()
         cut = {t: without_value(t) for name, t in layer.named_tensors().items() if part_of(parts[name]) is not None}
@@ -90,7 +90,7 @@ def _free_whole_tensors(new: Mapping[Module, Module]) -> None:
 
 
 def _check_cuts(model: Module, flow: Flow, new: Mapping[Module, Module]) -> None:
-    """Raise an error if a parameter that was cut is used elsewhere, too."""
+    """Raise an error if a parameter that was split is also used elsewhere."""
     uses = Counter(id(tensor) for module in model.modules() for _, tensor in own_tensors(module))
     paths = {id(tensor): path for path, tensor in model.named_tensors().items()}
     for layer, made in new.items():

@@ -20,7 +20,7 @@ from .layer import SplitLayer, part_values
 
 
 def whole_state(model: Module) -> dict[str, np.ndarray]:
-    """All tensors of a network by path, gathered from the parts of all processes, which call this together."""
+    """All tensors of a network by path, gathered from the parts of all processes, which must call this together."""
     return {path: whole_value(tensor, part_of(tensor)) for path, tensor in model.named_tensors().items()}
 
 
@@ -31,7 +31,7 @@ def load_whole(model: Module, values: Mapping[str, Any]) -> None:
 
 
 def make_whole(model: Module, values: Mapping[str, Any]) -> None:
-    """Undo `split`, or what a pipeline has freed: the network has its own layers again, and these values in every process."""
+    """Undo `split`, or the freeing of tensors by a pipeline: the network has its own layers again, and these values in every process."""
     replace_layers(model, {part: part._layer for part in model.modules() if isinstance(part, SplitLayer)})
     new: dict[Tensor, Tensor] = {}
     for name, tensor in model.named_tensors().items():
@@ -44,35 +44,35 @@ def make_whole(model: Module, values: Mapping[str, Any]) -> None:
 
 
 def whole_optimizer_state(optimizer: Optimizer) -> dict[str, np.ndarray]:
-    """The state of an optimizer of a split network by name, gathered from the parts of all processes, which call this together."""
+    """The optimizer state of a split network by name, gathered from the parts of all processes, which must call this together."""
     return gathered_parts(optimizer, optimizer.named_state() | optimizer.whole_state())
 
 
 def gathered_parts(optimizer: Optimizer, state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """State of the parameters that this process has, with the parts of other processes."""
+    """Optimizer state of the parameters of this process, gathered from the parts of all processes."""
     parts = _parts_of_state(optimizer)
     return {name: whole_value(t, parts.get(name) if t.ndim else None) for name, t in state.items()}
 
 
 def load_whole_optimizer(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
-    """Load what `whole_optimizer_state` gave: each process keeps its parts."""
+    """Load the result of `whole_optimizer_state`: each process keeps its parts."""
     optimizer.load(optimizer.local_state(own_parts(optimizer, values)))
 
 
 def own_parts(optimizer: Optimizer, values: Mapping[str, Any]) -> dict[str, Any]:
-    """State of the parameters that this process has, of that of whole ones."""
+    """Optimizer state of the parameters of this process, cut from whole tensors."""
     parts = _parts_of_state(optimizer)
     return {n: own_value(v, parts.get(n) if asarray(v).ndim else None, n) for n, v in values.items()}
 
 
 def _parts_of_state(optimizer: Optimizer) -> dict[str, Part]:
-    """How the parameters that tensors of the state belong to were cut. The tensors were cut alike; counts were not."""
+    """How the parameters of the state's tensors were split. The tensors were split alike; counts were not."""
     owners = {name: part_of(p) for name, p in optimizer.state_parameters().items()}
     return {name: part for name, part in owners.items() if part is not None}
 
 
 def whole_value(value: Any, part: Part | None) -> np.ndarray:
-    """A whole tensor, given this process's part; all processes along the axis of the part come here."""
+    """A whole tensor, gathered from this process's part; all processes along the part's axis must call this."""
     if part is None:
         return asarray(value).numpy()
     values = all_gather(asarray(value).detach(), part.axis).numpy()
