@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from . import onnx
-from .errors import RunError
-from .io.zip_archive import START
+from .errors import UserError
+from .io.file_kind import file_kind
 from .nn.module import Module
 from .saved.program import load as load_program
 
@@ -23,9 +22,11 @@ def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) ->
     `trust_compiled=True` it is used wherever it comes from: it is native code, so say this only of files that you would run as a
     program. With False it is never used. Without it the program is compiled when it first runs.
     """
-    try:
-        with Path(path).open("rb") as file:
-            is_program = file.read(len(START)) == START
-    except OSError as error:
-        raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from None
-    return load_program(path, trust_compiled=trust_compiled) if is_program else onnx.load(path)
+    kind = file_kind(path)
+    if kind == "weights":
+        raise UserError(
+            "load",
+            f"{path} holds weights alone, not a network. Read them with weft.io.load_weights, or give them to a network of the zoo: "
+            "weft convert FILE net.weft model=NAME.",
+        )
+    return load_program(path, trust_compiled=trust_compiled) if kind == "program" else onnx.load(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -77,12 +77,12 @@ class CompiledLibrary:
 
     name: str
     target: CpuTarget
-    object: bytes
+    object: bytes = field(repr=False)
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     workspace: int  # bytes, aligned to ALIGN
     state: int  # bytes that runs change, aligned likewise; 0 for most programs
-    weights: bytes  # constants, packed as the code reads them
+    weights: bytes = field(repr=False)  # constants, packed as the code reads them
     weights_inside: bool
     errors: tuple[str, ...]  # the function returns 1 + the position of one of them
     summary: ObjectSummary

@@ -26,7 +26,7 @@ static void read_image(const char *path, uint8_t *target) {
     FILE *file = fopen(path, "rb");
     if (!file || fscanf(file, "P@MAGIC@ %u %u %u", &width, &height, &most) != 3 || fgetc(file) == EOF || width != @W@ || height != @H@ ||
         most != 255) {
-        fprintf(stderr, "%s must be a @FORMAT@ picture of @W@ x @H@ pixels (magick in.jpg -resize @W@x@H@! out.@SUFFIX@)\\n", path);
+        fprintf(stderr, "%s must be a @FORMAT@ picture of @W@ x @H@ pixels (@RESIZE@)\\n", path);
         exit(1);
     }
     for (unsigned i = 0; i < width * height; i++)
@@ -58,14 +58,32 @@ static void print_output(const @TYPE@ *values) {
 """
 
 
-def example_text(library: CompiledLibrary, labels: Sequence[str]) -> str:
-    """The whole program."""
-    return _ExampleWriter(library, labels).text()
+# How ImageMagick resizes as weft does; no command is known for half_crop_half_fill.
+_RESIZE = {
+    "squash": "-resize @W@x@H@!",
+    "crop": "-resize @W@x@H@^ -gravity center -extent @W@x@H@",
+    "fill": "-resize @W@x@H@ -background black -gravity center -extent @W@x@H@",
+}
+
+
+def example_text(library: CompiledLibrary, labels: Sequence[str], resize: str) -> str:
+    """The whole program. `resize`: how pictures were resized for training."""
+    return _ExampleWriter(library, labels, resize).text()
+
+
+def resize_hint(library: CompiledLibrary, resize: str) -> str | None:
+    """How a picture gets the size of the network's input; None if it takes no pictures."""
+    if not _is_image(library):
+        return None
+    _, channels, height, width = library.inputs[0].shape
+    suffix = "ppm" if channels == 3 else "pgm"
+    command = f"magick in.jpg {_RESIZE[resize]} out.{suffix}" if resize in _RESIZE else f"resized by weft's {resize}"
+    return _filled(command, {"H": str(height), "W": str(width)})
 
 
 class _ExampleWriter:
-    def __init__(self, library: CompiledLibrary, labels: Sequence[str]) -> None:
-        self.library, self.labels = library, labels
+    def __init__(self, library: CompiledLibrary, labels: Sequence[str], resize: str) -> None:
+        self.library, self.labels, self.resize = library, labels, resize
         self.name, self.big, self.is_image = library.name, library.name.upper(), _is_image(library)
         self.wanted = " ".join("picture" if self.is_image else f"{a.name}.raw" for a in library.inputs)
 
@@ -90,7 +108,7 @@ class _ExampleWriter:
     def _functions(self) -> list[str]:
         """Those that `main` calls."""
         library = self.library
-        found = [_image_reader(library)] if self.is_image else []
+        found = [_image_reader(library, self.resize)] if self.is_image else []
         if not library.weights_inside or (library.inputs and not self.is_image):
             found.insert(0, _READ)
         if library.outputs:
@@ -148,11 +166,13 @@ def _is_image(library: CompiledLibrary) -> bool:
     return len(shape) == 4 and shape[0] == 1 and shape[1] in (1, 3)
 
 
-def _image_reader(library: CompiledLibrary) -> str:
+def _image_reader(library: CompiledLibrary, resize: str) -> str:
     _, channels, height, width = library.inputs[0].shape
     format, magic = ("PPM", "6") if channels == 3 else ("PGM", "5")
     sizes = {"C": str(channels), "H": str(height), "W": str(width)}
-    return _filled(_READ_IMAGE, {**sizes, "FORMAT": format, "MAGIC": magic, "SUFFIX": format.lower()})
+    return _filled(
+        _READ_IMAGE, {**sizes, "FORMAT": format, "MAGIC": magic, "RESIZE": resize_hint(library, resize) or ""}
+    )
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

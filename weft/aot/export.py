@@ -15,7 +15,7 @@ from ..saved.program import Program, load
 from ..saved.save import save
 from .archive import static_library
 from .compile import CompiledLibrary
-from .example import example_text
+from .example import example_text, resize_hint
 from .header import header_text
 from .program import compile_library
 from .sources import makefile_text, readme_text
@@ -57,7 +57,14 @@ def export_c(
         raise UserError("export_c", f"{place} is there already. Choose another folder, or say exist_ok=True.")
     found = _as_program(program, inputs)
     library = compile_library(found, name, target, sizes, weights_inside=weights == "inside", threads=threads)
-    _write(place, library, target, list((found.labels or ()) if labels is None else labels))
+    known = found.facts.get("preprocessing") or {}
+    _write(
+        place,
+        library,
+        target,
+        list((found.labels or ()) if labels is None else labels),
+        str(known.get("resize", "squash")),
+    )
     return library
 
 
@@ -72,7 +79,7 @@ def _as_program(program: Callable[..., Any], inputs: Any) -> Program:
         return load(path).eval()
 
 
-def _write(folder: Path, library: CompiledLibrary, target: str, labels: Sequence[str]) -> None:
+def _write(folder: Path, library: CompiledLibrary, target: str, labels: Sequence[str], resize: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -82,10 +89,10 @@ def _write(folder: Path, library: CompiledLibrary, target: str, labels: Sequence
         f"lib{name}.a": static_library(f"{name}.o", library.object, library.summary.defined),
         f"{name}.h": header_text(library, target, labels),
         "Makefile": makefile_text(library, target),
-        "README.md": readme_text(library, target),
+        "README.md": readme_text(library, target, resize_hint(library, resize)),
     }
     if target != "wasm32":
-        files["example.c"] = example_text(library, labels)
+        files["example.c"] = example_text(library, labels, resize)
     if not library.weights_inside:
         files[f"{name}.weights"] = library.weights
     for path, content in files.items():

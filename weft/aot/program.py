@@ -46,10 +46,11 @@ def _fixed_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
     sizes = {"batch": 1, **given}
     missing = [name for name in free if name not in sizes]
     if missing:
-        example = " ".join(f"{name}=64" for name in missing)
+        example = ", ".join(f"{name!r}: 64" for name in missing)
+        words = ",".join(f"{name}:64" for name in missing)
         raise UserError(
             "export_c",
-            f"a C library has fixed sizes: {', '.join(missing)} of {', '.join(program.argument_types())} must be given, such as {example}.",
+            f"a C library has fixed sizes: {', '.join(missing)} of {', '.join(program.argument_types())} must be given: sizes={{{example}}}, or sizes={words} on the command line.",
         )
     return {name: sizes[name] for name in free}
 

@@ -30,8 +30,8 @@ def makefile_text(library: CompiledLibrary, target: str) -> str:
     ).replace("  -o", " -o")
 
 
-def readme_text(library: CompiledLibrary, target: str) -> str:
-    """What is in the folder, and its sizes."""
+def readme_text(library: CompiledLibrary, target: str, resize: str | None) -> str:
+    """What is in the folder, its sizes, and how pictures are resized."""
     name, weights = library.name, len(library.weights)
     needs = ", ".join(library.summary.undefined) or "nothing"
     files = [
@@ -46,6 +46,7 @@ def readme_text(library: CompiledLibrary, target: str) -> str:
         f"Makefile     builds {f'{name}.wasm (needs lld)' if target == 'wasm32' else 'the example'}",
     ]
     listed = "\n".join(f"    {line}" for line in files)
+    pictures = f"\nPictures are resized as in training: {resize}\n" if resize else ""
     several = f" Each call starts {library.threads} threads and waits for them." if library.threads > 1 else ""
     return f"""# {name}
 
@@ -65,4 +66,4 @@ A network compiled by weft for {target} ({library.target.cpu}).
 | outputs | {sum(a.nbytes for a in library.outputs):,} |
 
 Functions that the code needs of its surroundings: {needs}. It allocates no memory and has no global variables.{several}
-"""
+{pictures}"""

@@ -19,7 +19,11 @@ from ..jobs.web import export_web
 from .arguments import Words, read
 from .table import pairs
 
-_ONLY = {"compiled": ("weft",), "preprocessing": ("onnx",), "licence": ("weft", "onnx")}  # settings of some formats
+_ONLY = {
+    "compiled": ("weft",), "preprocessing": ("onnx",), "licence": ("weft", "onnx"),
+    **dict.fromkeys(("target", "batch", "sizes", "weights", "threads", "name"), ("c",)),
+}  # fmt: skip # settings of some formats
+_SUFFIXES = {".weft": "weft", ".onnx": "onnx"}
 _Ports = tuple[Sequence[str], Sequence[str], Sequence[str]]  # inputs, outputs, labels
 
 
@@ -29,11 +33,11 @@ def export(words: Sequence[str]) -> None:
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
     ONNX; it requires pip install 'weft[onnx]'. to=c writes a folder with a C library, its header and an example, for this CPU or
-    another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program can be given instead of
-    a run: weft export to=c target=armv7 net.weft.
+    another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program or an ONNX model can be given
+    instead of a run: weft export to=c target=armv7 net.weft.
     """
     known = {
-        "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
+        "to": Setting(str, None, "the format; that of the suffix of out= if nobody says, or weft", choices=("weft", "onnx", "c", "web")),
         "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
         "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
         "licence": Setting(str, None, "licence of the network, for the file; only to=weft and to=onnx"),
@@ -48,25 +52,37 @@ def export(words: Sequence[str]) -> None:
         "name": Setting(str, "net", "what the names of its functions begin with", "to=c"),
     }  # fmt: skip
     given = read("export", words, known, 1)
+    to = _format(given)
     for name, formats in _ONLY.items():
-        if name in given.given and given["to"] not in formats:
-            raise UserError(
-                "weft export", f"{name} is a setting of to={' and to='.join(formats)}, got to={given['to']}."
-            )
-    if given["to"] in ("c", "web"):
-        return (_as_library if given["to"] == "c" else _as_page)(given)
+        if name in given.given and to not in formats:
+            raise UserError("weft export", f"{name} is a setting of to={' and to='.join(formats)}, got to={to}.")
+    if to in ("c", "web"):
+        return (_as_library if to == "c" else _as_page)(given, to)
+    if given.plain and Path(given.plain[0]).is_file():
+        raise UserError(
+            "weft export",
+            f"a run is required, got the file {given.plain[0]}: weft convert {given.plain[0]} net.{to} converts files.",
+        )
     folder = run_of("export", given.plain)
-    path = Path(given["out"] or f"{folder.name}.{given['to']}")
+    path = Path(given["out"] or f"{folder.name}.{to}")
     if path.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
     with on(given["device"]):
-        if given["to"] == "onnx":
+        if to == "onnx":
             inputs, outputs, labels = _as_onnx(folder, path, given)
         else:
             inputs, outputs, labels = _as_program(folder, path, given["compiled"] or (), given["licence"])
     facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes"}
     facts |= {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs)}
     print(pairs(facts | _labels(labels)))
+
+
+def _format(given: Words) -> str:
+    """The format that to= names, or the suffix of out=; they must not contradict each other."""
+    told = _SUFFIXES.get(Path(given["out"] or "").suffix.lower())
+    if given["to"] is not None and told not in (None, given["to"]):
+        raise UserError("weft export", f"out={given['out']} is the name of a file for to={told}, got to={given['to']}.")
+    return str(given["to"] or told or "weft")
 
 
 def _labels(labels: Sequence[str]) -> dict[str, str]:
@@ -81,9 +97,9 @@ def sizes_by_name(text: str) -> dict[str, int]:
         raise ValueError("it must be names and sizes such as length:64,width:32") from None
 
 
-def _as_library(given: Words) -> None:
+def _as_library(given: Words, to: str) -> None:
     """A folder with a C library."""
-    name, folder = _source_and_folder(given)
+    name, folder = _source_and_folder(given, to)
     with on(given["device"]):
         program = exported_program("export", name)
         sizes = given["sizes"] | ({"batch": given["batch"]} if "batch" in given.given else {})
@@ -108,9 +124,9 @@ def _as_onnx(folder: Path, path: Path, given: Words) -> _Ports:
     return [str(port) for port in model.inputs], [str(port) for port in model.outputs], labels
 
 
-def _as_page(given: Words) -> None:
+def _as_page(given: Words, to: str) -> None:
     """A folder with a page for browsers."""
-    name, folder = _source_and_folder(given)
+    name, folder = _source_and_folder(given, to)
     if folder.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{folder} is there already. Choose another name (out=), or say exist_ok=true.")
     with on(given["device"]):
@@ -121,10 +137,10 @@ def _as_page(given: Words) -> None:
     print(pairs(facts | _labels(program.labels or ())))
 
 
-def _source_and_folder(given: Words) -> tuple[str, Path]:
+def _source_and_folder(given: Words, to: str) -> tuple[str, Path]:
     """The run or saved program, and the folder to write."""
     if not given.plain:
         raise UserError(
             "weft export", "a run or a saved program is required: weft runs list shows which runs there are."
         )
-    return given.plain[0], Path(given["out"] or f"{Path(given.plain[0]).stem}-{given['to']}")
+    return given.plain[0], Path(given["out"] or f"{Path(given.plain[0]).stem}-{to}")

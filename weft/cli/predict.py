@@ -31,7 +31,7 @@ from .progress import ProgressDisplay
 from .table import table
 
 IMAGE_SETTINGS = {
-    name: Setting(read, default, f"{help} (ONNX models)", choices=choices)
+    name: Setting(read, default, f"{help} (models without preprocessing)", choices=choices)
     for name, read, default, help, choices in (
         ("size", sizes, None, "image size, if the model takes any; 224 by default", ()),
         ("layout", str, None, "order of the axes; default: the axis of 1 or 3 is the channels", ("nchw", "nhwc")),
@@ -65,8 +65,8 @@ MOST_WORDS = 1_000_000  # a shell expands its own patterns
 def predict(words: Sequence[str]) -> None:
     """Predict the classes of images with a trained network: weft predict RUN image.jpg ...
 
-    RUN is a run, a program that weft export wrote (net.weft), or an ONNX model (net.onnx). How a foreign model takes images is printed, and
-    settings such as size=, mean=, std= and labels= change it. Images are files, folders with all files in them, patterns such as
+    RUN is a run, a program that weft export wrote (net.weft), or an ONNX model (net.onnx). How a model without preprocessing inside takes
+    images is printed, and settings such as size=, mean=, std= and labels= change it. Images are files, folders with all files in them, patterns such as
     "shots/*.png", or lists (.txt or .csv) with a path in each line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
     With out=FOLDER a table of all predictions is kept there, and if folders are named like the classes, or a list has labels, the accuracy
     too; the same command continues where it was stopped.

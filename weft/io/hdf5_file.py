@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..records import dataclass
+from .file_kind import HDF5
 
-START = b"\x89HDF\r\n\x1a\n"
 MAX_OBJECTS, MAX_DEPTH, MAX_RANK, MAX_TEXT = 100_000, 32, 32, 1 << 20
 MAX_STEPS = 1_000_000  # messages, nodes and texts that are visited in all; those of ResNet-152 are 20,000
 UNDEFINED = 2**64 - 1  # an address: nothing is stored
@@ -112,7 +112,7 @@ class _File:
 
     def root(self) -> int:
         """The header of the root group."""
-        if bytes(self.part(0, 8)) != START:
+        if bytes(self.part(0, 8)) != HDF5:
             raise DamagedHdf5("it does not begin as an HDF5 file")
         version, offsets, lengths = self.content[8], *self.numbers("<BB", 13)
         if version > 1:

@@ -15,15 +15,16 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..errors import RunError
+from .file_kind import KERAS_CONFIG as CONFIG
+from .file_kind import KERAS_WEIGHTS as WEIGHTS
 from .hdf5_file import DamagedHdf5, Hdf5Content, read_hdf5
 from .zip_archive import ZIP_ERRORS, check_packing, checked_entries
 
-WEIGHTS, CONFIG = "model.weights.h5", "config.json"  # entries of a .keras file
 LAYERS = (
     "layers",
     "_layer_checkpoint_dependencies",
@@ -65,11 +66,6 @@ def load_keras_zip(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             return _named(read_hdf5(memoryview(archive.read(entries[WEIGHTS]))), names)
     except (DamagedHdf5, zlib.error, *ZIP_ERRORS) as error:
         raise RunError("load_weights", f"{path} is damaged, or not a file of Keras: {error}.") from None
-
-
-def is_keras_zip(names: Iterable[str]) -> bool:
-    """Whether the entries of a zip archive are those of a .keras file."""
-    return not {WEIGHTS, CONFIG}.isdisjoint(names)
 
 
 def _named(content: Hdf5Content, names: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -41,11 +41,6 @@ _STORAGES = {
 }  # fmt: skip
 
 
-def is_torch_zip(names: Mapping[str, Any] | list[str]) -> bool:
-    """Whether an archive with these entries was written by torch.save."""
-    return any(name.endswith("/data.pkl") or name == "data.pkl" for name in names)
-
-
 def load_torch(path: str | os.PathLike[str], *, check: bool = True) -> dict[str, np.ndarray]:
     """The tensors of a file by name. Of a checkpoint with a state dict inside, those of the state dict.
 

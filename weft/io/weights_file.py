@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .caffe_file import load_caffe
-from .hdf5_file import START as HDF5_START
-from .keras_file import is_keras_zip, load_keras, load_keras_zip
+from .file_kind import HDF5, MANIFEST, PICKLE, is_keras_zip, is_torch_zip
+from .keras_file import load_keras, load_keras_zip
 from .npz_file import read_npz
 from .safetensors_reader import load_arrays
-from .torch_file import is_torch_zip, load_torch
+from .torch_file import load_torch
 from .zip_archive import END, START, ZIP_ERRORS
 
 Reader = Callable[[Path], dict[str, np.ndarray]]
@@ -51,10 +51,12 @@ def _reader(file: Path) -> Reader:
         return _zip_reader(file)
     if start[8:9] == b"{":
         return load_arrays
-    if start[:1] == b"\x80":
+    if start[:1] == PICKLE:
         return load_torch
-    if start[:8] == HDF5_START:
+    if start[:8] == HDF5:
         return load_keras
+    if file.suffix.lower() == ".onnx":
+        raise _whole_network(file, "an ONNX model")
     return load_caffe
 
 
@@ -66,6 +68,15 @@ def _zip_reader(file: Path) -> Reader:
         raise RunError(
             "load_weights", f"{file} is damaged or cut off: it is not a zip archive that can be read ({error})."
         ) from None
+    if MANIFEST in names:
+        raise _whole_network(file, "a saved program")
     if is_torch_zip(names):
         return load_torch
     return load_keras_zip if is_keras_zip(names) else read_npz
+
+
+def _whole_network(file: Path, what: str) -> UserError:
+    return UserError(
+        "load_weights",
+        f"{file} is {what}, not a file of weights. weft.load reads it; weft convert {file.name} {file.stem}.safetensors writes its weights.",
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from .. import nn, zoo
 from ..errors import UserError
 from ..io import load_caffe_network, load_weights, save
+from ..io.file_kind import FileKind, file_kind
 from ..io.files import replace_with
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule, OnnxPort
@@ -23,11 +24,13 @@ from ..saved.program import Program
 from ..saved.program import load as load_program
 from ..saved.save import save as save_program
 from ..saved.trace import TensorSpec
+from ..tree import flatten, unflatten
 from ..zoo.catalogue import FACTS
 from ..zoo.published import load_published
 from .networks import full_name
 
 WEIGHTS = (".safetensors", ".npz")
+SUFFIX: dict[FileKind, str] = {"program": ".weft", "onnx": ".onnx", "weights": ""}
 PROGRAMS = (".weft", ".onnx")
 PAIRS = (
     "Weights (PyTorch, safetensors, .npz, Keras, Caffe) become .safetensors or .npz, and with model= also .weft or .onnx; "
@@ -57,21 +60,24 @@ def convert(
     """
     read, write = Path(source), Path(target)
     if not read.is_file():
-        raise UserError("convert", f"a file is required, got {source!r}.")
+        raise UserError(
+            "convert", f"a file is required, got {source!r}, {'a folder' if read.is_dir() else 'which does not exist'}."
+        )
     if write.suffix not in (*WEIGHTS, *PROGRAMS):
         raise UserError(
             "convert", f"a file that ends in {', '.join((*WEIGHTS, *PROGRAMS))} is required, got {target!r}. {PAIRS}."
         )
+    kind = file_kind(read, "convert")
     if prototxt is not None:
         return _caffe_network(read, write, Path(prototxt), mean)
     if mean is not None:
         raise UserError("convert", "mean= belongs to a network of Caffe: give prototxt= too.")
     if model is not None:
-        return _network(read, write, full_name(model), classes)
+        return _network(read, kind, write, full_name(model), classes)
     if classes is not None:
         raise UserError("convert", "classes= belongs to a network of the zoo: give model= too.")
-    if read.suffix in PROGRAMS:
-        return _program(read, write)
+    if kind != "weights":
+        return _program(read, kind, write)
     if write.suffix in PROGRAMS:
         raise UserError(
             "convert", f"{source} holds weights alone, and {write.suffix} a whole network: which? Give model=."
@@ -81,15 +87,15 @@ def convert(
     return Converted(str(write), len(values))
 
 
-def _network(read: Path, write: Path, name: str, classes: int | None) -> Converted:
+def _network(read: Path, kind: FileKind, write: Path, name: str, classes: int | None) -> Converted:
     """Published weights as a network of the zoo."""
-    if read.suffix in PROGRAMS:
+    if kind != "weights":
         raise UserError("convert", f"model= is for files of weights, got {read}.")
     values = load_weights(read)
     network = zoo.find(name)(**({} if classes is None else {"classes": classes})).eval()
     loaded = load_published(network, name, values)
     own = network.named_tensors()
-    facts = {"origin": read.name, "network": name, "library": loaded.library}
+    facts: dict[str, Any] = {"origin": read.name, "network": name, "library": loaded.library}
     if write.suffix in WEIGHTS:
         _write_weights(write, {n: t.numpy() for n, t in own.items()}, facts)
         return Converted(str(write), len(own), loaded.library)
@@ -99,11 +105,10 @@ def _network(read: Path, write: Path, name: str, classes: int | None) -> Convert
             "convert", f"{name} takes no images: only its weights can be converted, to {' or '.join(WEIGHTS)}."
         )
     if loaded.statistics is not None:
-        facts["normalization"] = (
-            f"images of 0 to 1, mean {loaded.statistics[0]}, standard deviation {loaded.statistics[1]}"
-        )
+        mean, deviation = map(list, loaded.statistics)
+        facts["images"] = {"mean": mean, "std": deviation, "resize": "crop"}
     spec = TensorSpec(("batch", *shape))
-    _write_program(write, network, (spec,), None, facts)
+    _write_program(write, network, (spec,), facts)
     return Converted(str(write), len(own), loaded.library, (spec.text,))
 
 
@@ -115,25 +120,25 @@ def _caffe_network(read: Path, write: Path, prototxt: Path, mean: str | None) ->
         raise UserError("convert", f"{prototxt} does not say the shape of its images: take the one for deployment.")
     spec = TensorSpec(("batch", *network.input_shape))
     facts = {"origin": read.name, "network": prototxt.name, "images": "blue, green, red, as Caffe reads them"}
-    _write_program(write, network, (spec,), None, facts)
+    _write_program(write, network, (spec,), facts)
     return Converted(str(write), len(network.named_tensors()), "caffe", (spec.text,))
 
 
-def _program(read: Path, write: Path) -> Converted:
-    """A program in another format, or its weights."""
-    if read.suffix == write.suffix:
+def _program(read: Path, kind: FileKind, write: Path) -> Converted:
+    """A program in another format, with all that it states about itself, or its weights."""
+    if SUFFIX[kind] == write.suffix:
         raise UserError("convert", f"{read} has this format already. {PAIRS}.")
-    program = (load_onnx(read) if read.suffix == ".onnx" else load_program(read)).eval()
+    program = (load_onnx(read) if kind == "onnx" else load_program(read)).eval()
     own = program.named_tensors()
     if write.suffix in WEIGHTS:
         _write_weights(write, {n: t.numpy() for n, t in own.items()}, {"origin": read.name})
         return Converted(str(write), len(own))
     if isinstance(program, OnnxModule):
-        specs, labels = tuple(_spec_of(read, number, port) for number, port in enumerate(program.inputs)), None
+        inputs: Any = tuple(_spec_of(read, number, port) for number, port in enumerate(program.inputs))
     else:
-        specs, labels = _specs_of(program), program.labels
-    _write_program(write, program, specs, labels, {"origin": read.name})
-    return Converted(str(write), len(own), None, tuple(spec.text for spec in specs))
+        inputs = _specs_of(read, program)
+    _write_program(write, program, inputs, {"origin": program.facts.get("origin", read.name)})
+    return Converted(str(write), len(own), None, tuple(spec.text for spec in flatten(inputs)[0]))
 
 
 def _spec_of(read: Path, number: int, port: OnnxPort) -> TensorSpec:
@@ -147,7 +152,8 @@ def _spec_of(read: Path, number: int, port: OnnxPort) -> TensorSpec:
     return TensorSpec(tuple(sizes), port.dtype)
 
 
-def _specs_of(program: Program) -> tuple[TensorSpec, ...]:
+def _specs_of(read: Path, program: Program) -> tuple[Any, ...] | dict[str, Any]:
+    """The types of the arguments as `weft.save` takes them: positional ones, or those with names."""
     limits = program.manifest.dimensions
     found = []
     for text in program.argument_types():
@@ -155,19 +161,23 @@ def _specs_of(program: Program) -> tuple[TensorSpec, ...]:
         named = [size.strip() for size in sizes.split(",") if size.strip()]
         shape = [int(n) if n.isdecimal() else f"{n}<={limits[n]}" if limits.get(n) else n for n in named]
         found.append(TensorSpec(tuple(shape), dtype))
-    return tuple(found)
+    args, kwargs = unflatten(next(iter(program.manifest.functions.values())).arguments, found)
+    if args and kwargs:
+        raise UserError(
+            "convert", f"{read} takes arguments with and without names: save it again with those of one kind."
+        )
+    inputs: tuple[Any, ...] | dict[str, Any] = kwargs or args
+    return inputs
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------------
 
 
-def _write_program(
-    path: Path, program: nn.Module, specs: tuple[TensorSpec, ...], labels: Any, facts: Mapping[str, Any]
-) -> None:
+def _write_program(path: Path, program: nn.Module, inputs: Any, facts: Mapping[str, Any]) -> None:
     if path.suffix == ".weft":
-        save_program(path, program, specs, labels=labels, train=False, **facts)
+        save_program(path, program, inputs, train=False, **facts)
     else:
-        save_onnx(path, program, specs, labels=labels, metadata=facts)
+        save_onnx(path, program, inputs, metadata=facts)
 
 
 def _write_weights(path: Path, values: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:

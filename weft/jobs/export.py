@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import data
-from ..dtypes import DEFAULT_FLOAT
+from ..io.file_kind import file_kind
+from ..io.json_values import json_value
 from ..nn.module import Module
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule
@@ -23,9 +23,10 @@ from ..saved.trace import TensorSpec
 from ..tensor import Tensor
 from ..train.folder import RunFolder
 from ..tree import map_tree
+from .convert import convert
 from .datasets.facts import facts
 from .find import find_run
-from .job import Job, job_of_run
+from .job import LEAST_DEVIATION, Job, job_of_run
 from .prediction.run_predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
 
@@ -41,17 +42,21 @@ def export_run(
 ) -> Program:
     """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
     job, deployed, known = _exported(verb, folder, licence)
-    specs = _input_specs(job, deployed.network)
+    specs = _input_specs(job, deployed)
     save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, train=train, **known)
     return load(path)
 
 
 def exported_program(verb: str, name: str) -> Program:
-    """The program of a saved file, or of a run as `export_run` saves it."""
-    if Path(name).is_file():
+    """The program of a saved file or an ONNX model, or of a run as `export_run` saves it."""
+    if Path(name).is_file() and file_kind(name, verb) == "program":
         return load(name)
     with tempfile.TemporaryDirectory() as folder:
-        return export_run(verb, find_run(name), Path(folder) / "program.weft")
+        path = Path(folder, "program.weft")
+        if not Path(name).is_file():
+            return export_run(verb, find_run(name), path)
+        convert(name, str(path))
+        return load(path)
 
 
 def export_onnx(
@@ -64,8 +69,9 @@ def export_onnx(
     if not preprocessing:
         network = deployed.network
         known |= {"preprocessing": None, "preprocessing_before": known["preprocessing"], "meaning": _bare_meaning(job)}
+        known["images"] = _images(job)
     metadata = {key: value for key, value in known.items() if value is not None}
-    specs = _input_specs(job, deployed.network, preprocessing)
+    specs = _input_specs(job, deployed) if preprocessing else _bare_specs(job, deployed)
     save_onnx(path, network, specs, labels=job.train.classes or None, metadata=metadata)
     return load_onnx(path)
 
@@ -76,22 +82,40 @@ def _exported(verb: str, folder: Path, licence: str | None) -> tuple[Job, Deploy
     job = job_of_run(settings, folder)
     deployed = deployed_of(job, folder)
     context = getattr(deployed.network, "context", None)
-    data_facts = _as_json(facts(job.train, job.statistics))
+    data_facts = json_value(facts(job.train, job.statistics))
     known = {
         "task": task_of(job), "network": job.label, "meaning": _meaning(job), "licence": licence,
         "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
-        "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _as_json(settings),
+        "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": json_value(settings),
     }  # fmt: skip
     return job, deployed, known
 
 
-def _input_specs(job: Job, network: Module, preprocessing: bool = True) -> tuple[Any, ...]:
-    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network. Without
-    preprocessing images are floats."""
-    sample = job.train.inputs(np.arange(1))
+def _bare_specs(job: Job, deployed: Deployed) -> tuple[Any, ...]:
+    """What the network alone takes: images are floats in the size that it was trained on."""
+    if not job.is_image_source:
+        return _input_specs(job, deployed)
+    prepared = deployed.prepare(asarray(job.train.inputs(np.arange(1))))  # looked at, not computed
+    return (TensorSpec(("batch", *prepared.shape[1:]), prepared.dtype),)
+
+
+def _images(job: Job) -> dict[str, Any] | None:
+    """How image files become the input of the network alone, for `weft predict`."""
+    if not job.is_image_source:
+        return None
+    found: dict[str, Any] = {"resize": resize_of(job)}
+    if job.size() != tuple(job.train.shape[1:]):
+        found["stored"] = list(job.train.shape[1:])
+    if job.statistics is not None:
+        found |= {"mean": list(job.statistics.mean), "std": [max(s, LEAST_DEVIATION) for s in job.statistics.std]}
+    return found
+
+
+def _input_specs(job: Job, deployed: Deployed) -> tuple[Any, ...]:
+    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
+    network, sample = deployed.network, job.train.inputs(np.arange(1))
     if not isinstance(job.train, data.Text):
-        pixels = "uint8" if preprocessing else DEFAULT_FLOAT
-        return (TensorSpec(("batch", *sample.shape[1:]), pixels if job.is_image_source else sample.dtype),)
+        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
     context = getattr(network, "context", None)
     tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
     found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
@@ -126,10 +150,6 @@ def _bare_meaning(job: Job) -> dict[str, str]:
     return {"inputs": "images or numbers, normalized as preprocessing_before says", "outputs": outputs}
 
 
-def _as_json(values: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(values, default=str))
-
-
 def _metrics(folder: Path) -> Any:
     """The best epoch of the run."""
-    return RunFolder(folder).known_summary().get("best")
+    return json_value(RunFolder(folder).known_summary().get("best"))

@@ -37,6 +37,7 @@ MADE_IS_KEPT = "the part of the dataset that was created is kept; the same comma
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
 ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensembles.py)
+LEAST_DEVIATION = 1e-3  # of a channel that is normalized: one that hardly varies would become noise
 WHITENED = 5000  # training images that a whitening layer is fitted to
 CARVED = 0.1  # fraction of training data held out if there is no validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
@@ -266,7 +267,7 @@ class Job:
             flip = _first(self.settings["flip"], self.train.shape[0] == 3) and not self.settings["alternate_flips"]
             parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
         if self.statistics is not None:
-            parts.append(data.Normalize(self.statistics.mean, [max(s, 1e-3) for s in self.statistics.std]))
+            parts.append(data.Normalize(self.statistics.mean, [max(s, LEAST_DEVIATION) for s in self.statistics.std]))
         return nn.Sequential(*parts)
 
     def _to_size(self, wanted: tuple[int, int]) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 
 from .. import nn, onnx, zoo
 from ..io import load_weights
+from ..io.file_kind import FileKind, file_kind
 from ..nn.module import without_values
 from ..records import dataclass
+from ..saved.program import load as load_program
 from ..train.transfer import transfer
 from ..zoo.catalogue import FACTS
 from ..zoo.published import NAMINGS, has_all_names, load_published
@@ -21,6 +24,8 @@ from .find import find_run
 from .networks import full_name
 from .weights_store import find_stored, is_stored
 
+DEPLOYED = "network."  # what the names of a run's tensors begin with in a program of `weft export`, which holds its preprocessing too
+
 
 @dataclass(frozen=True)
 class StartingWeights:
@@ -29,12 +34,15 @@ class StartingWeights:
     place: Path
     network: str | None = None
 
-    @property
-    def is_onnx(self) -> bool:
-        return self.place.suffix.lower() == ".onnx"
+    @cached_property
+    def kind(self) -> FileKind:
+        return file_kind(self.place, "weights")
 
     def values(self) -> dict[str, np.ndarray]:
-        return onnx.load_onnx_weights(self.place) if self.is_onnx else load_weights(self.place)
+        if self.kind == "program":
+            tensors = load_program(self.place, trust_compiled=False).named_tensors()
+            return {name.removeprefix(DEPLOYED): tensor.numpy() for name, tensor in tensors.items()}
+        return onnx.load_onnx_weights(self.place) if self.kind == "onnx" else load_weights(self.place)
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ def begin_from(model: nn.Module, network: str, text: str, runs: str | Path = "ru
         return Begun(transfer(model, start.place), [])
     values = start.values()
     has_own_names = not set(values).isdisjoint(model.named_tensors())
-    if start.is_onnx and not has_own_names and not has_all_names(model, network, values):
+    if start.kind == "onnx" and not has_own_names and not has_all_names(model, network, values):
         found, new_head = onnx.assign_in_order(model, start.place)
         model.load(found, strict=False)
         return Begun(list(found), new_head)

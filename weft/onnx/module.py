@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from ..dtypes import as_dtype
 from ..errors import UserError, WeftError
 from ..nn.module import Module
 from ..ops.convert import asarray, parameter
+from ..saved.manifest import CONSTANTS
 from ..tensor import Tensor
 from .files import parse_model, read_model
 from .graph import Builder, OnnxGraph, OnnxNode, check_order, opset_versions, reads
@@ -86,6 +88,24 @@ class OnnxModule(Module):
         self._folded: dict[str, Value] = {}
         self._take_weights()
         self._constant_nodes, self._nodes = _split_constant(self._graph)
+
+    @property
+    def argument_names(self) -> list[str]:
+        """The names of the inputs."""
+        return [port.name for port in self.inputs]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `weft.onnx.save` and `weft export` wrote beside the model (labels, preprocessing, metrics, licence, origin); empty for models of
+        other programs, whose metadata is only text."""
+        if not self.metadata.get("producer", "").startswith("weft "):
+            return {}
+        return {key: _parsed(text) for key, text in self.metadata.items() if key != "producer"}
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes, if weft wrote the model."""
+        return self.facts.get("labels")
 
     def _take_weights(self) -> None:
         """Make parameters and state of the initializers that are weights."""
@@ -194,6 +214,16 @@ _QUANTIZED = re.compile("Quantize|Dequantize|QLinear|Integer")
 _SINGLE = {"Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "BatchNormalization", "LayerNormalization"}
 
 
+def _parsed(text: str) -> Any:
+    """A fact as it was before it was written: lists and dicts are JSON."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def weights(graph: OnnxGraph) -> dict[str, bool]:
     """The initializers that are tensors of the module, and whether they are trained.
 
@@ -204,7 +234,7 @@ def weights(graph: OnnxGraph) -> dict[str, bool]:
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
             value = graph.constants.get(name)
-            if value is None or name in outputs or not _is_float(value):
+            if value is None or name in outputs or CONSTANTS in name or not _is_float(value):
                 continue
             if position in _STATE.get(node.op, ()):
                 found.setdefault(name, False)

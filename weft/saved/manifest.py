@@ -35,9 +35,11 @@ class Port:
     kind: str  # argument, state or stream; result, state, stream, argument or grad
     name: str
     type: str = ""  # of arguments and results: float32[batch, 3]
+    title: str = ""  # of arguments and results: the name of the parameter, or the key of the result
 
     def as_json(self) -> dict[str, str]:
-        return {k: v for k, v in (("kind", self.kind), ("name", self.name), ("type", self.type)) if v}
+        pairs = (("kind", self.kind), ("name", self.name), ("type", self.type), ("title", self.title))
+        return {k: v for k, v in pairs if v}
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Manifest:
             "ops": self.ops,
         }
         separators = (",", ":") if indent is None else None
-        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False) + "\n"
+        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def structure_as_json(structure: Structure) -> Any:
@@ -153,7 +155,8 @@ class _ManifestReader:
             kind, called = self.take(port, "kind", str), self.take(port, "name", str)
             if kind not in kinds:
                 raise self.refuse(f"{name!r} has the unknown kind {kind!r}")
-            found.append(Port(kind, called, port.get("type", "") if isinstance(port.get("type", ""), str) else ""))
+            texts = (port.get(key, "") for key in ("type", "title"))  # later than the first files of version 1
+            found.append(Port(kind, called, *(text if isinstance(text, str) else "" for text in texts)))
         return tuple(found)
 
     def function(self, part: Any) -> FunctionManifest:
@@ -222,6 +225,8 @@ def _checked_content(reader: _ManifestReader, text: str) -> dict[str, Any]:
     if reader.take(content, "format", str) != FORMAT:
         raise reader.refuse(f"the format is {content['format']!r}")
     version = reader.take(content, "version", int)
+    if version < 1:
+        raise reader.refuse(f"the version is {version}")
     if version > PACKED_VERSION:
         raise RunError(
             "load",

@@ -262,6 +262,12 @@ class Program(Module):
         """The types of its arguments: float32[batch, 3]."""
         return [port.type for port in self._function().arguments]
 
+    @property
+    def argument_names(self) -> list[str]:
+        """The names of its arguments; empty in files of early versions, unless there is only one."""
+        names = [port.title for port in self._function().arguments]
+        return names if all(names) else ["input"] if len(names) == 1 else []
+
     def result_types(self) -> list[str]:
         """The types of the arrays that it computes: float32[batch, 10]; empty in files of early versions."""
         return [port.type for port in self._function().manifest.outputs if port.kind == "result"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def save(
     `inputs`: an example, a `TensorSpec`, or a tuple (positional) or dict (keyword) of them. The first axis of examples is free, so that
     the file serves every batch size; `dynamic=False` fixes all sizes, and a `TensorSpec` names the free ones. Of a network both the
     evaluation and the training mode are saved (`train=False`: only the former). `labels` and other facts (`metrics`, `licence`,
-    `origin`, `preprocessing`, ...) go into the manifest; they must be JSON.
+    `origin`, `preprocessing`, ...) go into the manifest; they must be JSON. A network that was loaded from a file keeps the facts of that
+    file, unless others are given; None removes one.
 
     `compiled="host"` adds compiled code for the CPU of this machine, `"cuda"` for its GPU, so that the first call compiles nothing. It
     serves calls with the sizes of the examples (1 for the free dimensions of a `TensorSpec`) on machines with the same CPU and number
@@ -55,6 +57,10 @@ def save(
     reserved = sorted(RESERVED & facts.keys())
     if reserved:
         raise UserError("save", f"the manifest has {', '.join(reserved)} already. Give the fact another name.")
+    if labels is not None and (isinstance(labels, str) or not all(isinstance(label, str) for label in labels)):
+        raise UserError("save", f"labels must be a list of texts, got {labels!r}.")
+    if not callable(program):
+        raise UserError("save", f"a network or a function is required, got {program!r}.")
     targets = as_targets(compiled)
     args, kwargs = call_specs(inputs, dynamic)
     function = program.function if isinstance(program, Jit) else program
@@ -66,13 +72,16 @@ def save(
         tracer.merge_equal()
     else:
         tracer.add("call")
-    given = {k: v for k, v in (("labels", None if labels is None else list(labels)), *facts.items()) if v is not None}
-    entries = _entries(tracer, {"weft": __version__, **given})
-    write_archive(Path(path), entries)
+    given = {} if labels is None else {"labels": list(labels)}
+    known = {**getattr(function, "facts", {}), **given, **facts, "weft": __version__}
+    entries = _entries(tracer, {name: fact for name, fact in known.items() if fact is not None})
     if targets:
         sizes = example_sizes(inputs, tracer.dimensions)
         call = unflatten(tracer.structure, [spec.zeros(sizes) for spec in tracer.specs])
-        write_archive(Path(path), entries | compiled_entries(Path(path), targets, call, sizes))
+        with tempfile.TemporaryDirectory() as folder:  # what cannot be compiled leaves no file, and replaces none
+            write_archive(Path(folder, "program.weft"), entries)
+            entries |= compiled_entries(Path(folder, "program.weft"), targets, call, sizes)
+    write_archive(Path(path), entries)
 
 
 def _entries(program: ProgramTracer, facts: Mapping[str, Any]) -> dict[str, Any]:

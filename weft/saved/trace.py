@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from .invariants import (
 )
 from .manifest import CONSTANTS, DEFAULT_STREAM, FunctionManifest, Port
 
+INPUT, OUTPUT = "input", "output"  # the names of an only argument and an only result, which a manifest does not repeat
 _OPTIONS = CompileOptions("reference")  # nothing is compiled: the graph is the same for every device
 
 
@@ -148,6 +150,26 @@ def in_mode(module: Module, training: bool) -> Iterator[None]:
             part.training = was
 
 
+@contextmanager
+def _nothing_rebound(function: Callable[..., Any]) -> Iterator[None]:
+    """Refuse a network that replaces a tensor by another one: the file has a place for values of the first. The network stays as it was."""
+    parts = function.modules() if isinstance(function, Module) else []
+    before = [(part, {n: v for n, v in vars(part).items() if isinstance(v, Tensor)}) for part in parts]
+    try:
+        yield
+    finally:
+        rebound = [(part, n, v) for part, known in before for n, v in known.items() if vars(part).get(n) is not v]
+        for part, name, tensor in rebound:
+            vars(part)[name] = tensor
+    if rebound:
+        names = ", ".join(f"{type(part).__name__}.{name}" for part, name, _ in rebound)
+        raise UserError(
+            "save",
+            f"the function replaces the tensor {names} by another one, which a program cannot keep. Assign its new value instead: "
+            f"self.{rebound[0][1]}.assign(value).",
+        )
+
+
 @dataclass
 class ProgramTracer:
     """Collects the functions of a program and the tensors that they use."""
@@ -202,7 +224,8 @@ class ProgramTracer:
             return [{}]
         some = sample_sizes(self.dimensions)
         return sample_sizes(
-            self.dimensions, frozenset.intersection(*(_numbers(self._traced(some[i]).graph) for i in (0, -3)))
+            self.dimensions,
+            frozenset.intersection(*(_numbers(self._traced_or_refused(some[i]).graph) for i in (0, -3))),
         )
 
     def _traced_or_refused(self, sizes: Sizes) -> TracedFunction:
@@ -221,7 +244,8 @@ class ProgramTracer:
     def _traced(self, sizes: Sizes) -> TracedFunction:
         leaves = [spec.at(sizes) for spec in self.specs]
         args, kwargs = unflatten(self.structure, leaves)
-        return traced(self.function, args, kwargs, (), _OPTIONS, for_device=False)
+        with _nothing_rebound(self.function):
+            return traced(self.function, args, kwargs, (), _OPTIONS, for_device=False)
 
     def _name_tensors(self) -> None:
         """Paths by which the function reaches its tensors; of a network those of its parameters."""
@@ -241,25 +265,28 @@ class ProgramTracer:
             del self.functions["train"], self.texts["train"]
 
     def _describe(self, name: str, found: TracedFunction, has_rules: bool, types: Iterator[str]) -> FunctionManifest:
+        titles = [name if name != INPUT else "" for name in argument_names(self.function, self.structure)]
         streams = {id(s.key): self._stream(s) for s in found.streams}
         states = [self._state(i, state.find(), state.is_constant, streams) for i, state in enumerate(found.states)]
         inputs = [
             *(Port("stream", self._stream(s)) for s in found.streams),
-            *(Port("argument", str(i), self.specs[i].text) for i in found.arguments.arrays),
+            *(Port("argument", str(i), self.specs[i].text, titles[i]) for i in found.arguments.arrays),
             *states,
         ]
         first = found.states[0].position if found.states else 0
         computed = len(found.tracked) - len(found.arguments.changed)
         replaced = [t for t, number in found.grads if number is not None]
+        result = found.arguments.structure
+        _check_keys(result)
+        given = zip(found.arguments.results, result_names(result), strict=True)
+        results = {one.number: title for one, title in given if one.source == "computed" and title != OUTPUT}
         outputs = [
             *(Port("stream", self._stream(s)) for s in found.streams),
             *(Port("state", states[position - first].name) for position in found.updates.values()),
             *(Port("grad", self._known(t), next(types)) for t in replaced),
-            *(Port("result", str(i), next(types)) for i in range(computed)),
+            *(Port("result", str(i), next(types), results.get(i, "")) for i in range(computed)),
             *(Port("argument", str(i)) for i in found.arguments.changed),
         ]
-        result = found.arguments.structure
-        _check_keys(result)
         return FunctionManifest(
             f"{name}.py", self.structure, tuple(inputs), tuple(outputs), result,
             tuple(self._source(r.source, r.number, r.value) for r in found.arguments.results),
@@ -302,6 +329,42 @@ class ProgramTracer:
         if source == "outside":
             return ("tensor", self._known(value)) if isinstance(value, Tensor) else ("value", value)
         return source, number
+
+
+def argument_names(function: Any, structure: Structure) -> list[str]:
+    """Names of the arguments: those of the function's parameters, with positions where one argument holds several tensors."""
+    stored: list[str] = getattr(function, "argument_names", [])  # of a loaded program or model
+    if len(stored) == structure.leaves:
+        return stored
+    args, kwargs = structure.children
+    called = function.forward if isinstance(function, Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    known = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named = [(known[i] if i < len(known) else f"input_{i}", child) for i, child in enumerate(args.children)]
+    named += list(zip(map(str, kwargs.keys), kwargs.children, strict=True))
+    if len(named) == 1 and not kwargs.children:
+        named = [(INPUT, named[0][1])]
+    return _leaf_names(named)
+
+
+def result_names(structure: Structure) -> list[str]:
+    """ "output", or its names in a dict, or its positions in a tuple."""
+    if structure.leaves == 1:
+        return [OUTPUT]
+    children, keys = structure.children, structure.keys
+    labels = map(str, keys) if structure.kind is dict else (f"output_{i}" for i in range(len(children)))
+    return _leaf_names(list(zip(labels, children, strict=True)))
+
+
+def _leaf_names(named: list[tuple[str, Structure]]) -> list[str]:
+    return [
+        name if child.leaves == 1 else f"{name}_{i}"
+        for name, child in named
+        for i in range(child.leaves)
+    ]  # fmt: skip
 
 
 def _numbers(graph: Graph) -> frozenset[int]:

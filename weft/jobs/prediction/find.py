@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ... import onnx
 from ...errors import UserError
+from ...io.file_kind import file_kind
 from ...saved.program import load
 from .. import of_runs
 from ..find import find_run
-from .onnx_predictor import ImageInput, known_facts
-from .predictor import Predictor, predictor_of_facts, predictor_of_foreign_model, predictor_of_program
+from .onnx_predictor import BareModel, ImageInput
+from .predictor import Predictor, predictor_of_bare_model, predictor_of_facts
 
 
 def find_predictor(
@@ -22,21 +23,29 @@ def find_predictor(
 ) -> Predictor:
     """The predictor of a saved program or ONNX model (a file), or of a run.
 
-    `images`: for models that do not say how they take images. `trust_compiled`: of the code in a saved program, see `weft.load`.
+    `images`: for models without preprocessing inside. `trust_compiled`: of the code in a saved program, see `weft.load`.
     `checkpoint`: the weights of a run, best or last.
     """
-    path = Path(name)
-    model = onnx.load(path) if path.is_file() and path.suffix.lower() == ".onnx" else None
-    known = {} if model is None else known_facts(model)
-    if model is not None and not known:
-        return predictor_of_foreign_model(name, model, images or ImageInput())
-    if images is not None and images != ImageInput():
+    given, path = images or ImageInput(), Path(name)
+    if not path.is_file():
+        _refuse_settings(given, name)
+        return of_runs.predictor_of_run(verb, find_run(name), checkpoint)
+    kind = file_kind(path, verb)
+    if kind == "weights":
+        raise UserError(
+            verb,
+            f"{name} holds weights alone: which network? weft convert {name} net.weft model=NAME makes one of them.",
+        )
+    model: BareModel = onnx.load(path) if kind == "onnx" else load(path, trust_compiled=trust_compiled)
+    if "preprocessing" not in model.facts:
+        return predictor_of_bare_model(name, model, given)
+    _refuse_settings(given, name)
+    return predictor_of_facts(model.facts, model)
+
+
+def _refuse_settings(given: ImageInput, name: str) -> None:
+    if given != ImageInput():
         raise UserError(
             "predict",
-            f"settings of images are for ONNX models of other programs; {name} says itself how images become its inputs.",
+            f"settings of images are for models without preprocessing inside; {name} says itself how images become its inputs.",
         )
-    if model is not None:
-        return predictor_of_facts(known, model)
-    if path.is_file():
-        return predictor_of_program(load(path, trust_compiled=trust_compiled))
-    return of_runs.predictor_of_run(verb, find_run(name), checkpoint)

@@ -1,7 +1,7 @@
-"""Predicting with an ONNX model: with the facts that `weft export` wrote into it, or, for other models, as the command says.
+"""Predicting with a model that has no preprocessing inside: an ONNX model of another program, or a saved program of a bare network.
 
-Nothing is assumed silently: what a foreign model does not say (the range and order of values, normalization, labels) has a default that
-is stated, and a setting that replaces it.
+Nothing is assumed silently: what a model does not say (the range and order of values, normalization, labels) has a default that is
+stated, and a setting that replaces it. A model that weft wrote may say it in its fact `images`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ... import onnx
 from ...data import Normalize, ToFloat
 from ...data.resize import Resize
 from ...errors import UserError
+from ...graph.text import split_type
 from ...nn.module import Module
+from ...nn.preprocessing import Resizing
+from ...ops.convert import asarray
 from ...ops.movement import flip, moveaxis, reshape
 from ...ops.statistics import softmax
 from ...records import dataclass
+from ...saved.program import Program
 from ...tensor import Tensor
 
 DEFAULT_SIZE = (224, 224)  # of a model that takes images of any size
 CHANNELS = (1, 3)
 LABEL_KEYS = ("labels", "names", "classes", "character")  # metadata that exporters write
 Layout = Literal["nchw", "nhwc"]
+BareModel = onnx.OnnxModule | Program
 
 
 @dataclass(frozen=True)
@@ -39,25 +46,38 @@ class ImageInput:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     resize: Resize = "squash"
+    stored: tuple[int, int] | None = (
+        None  # the size that images of the training set are stored in, if the network takes another
+    )
     labels: str | None = None  # a file with a name in each line, or a JSON list
 
+    def or_stated(self, stated: Any) -> ImageInput:
+        """The same with what a model states itself (its fact `images`) where nothing else was given."""
+        try:
+            known = {key: tuple(v) if isinstance(v, list) else v for key, v in dict(stated or {}).items()}
+            chosen = {name: v for name, v in vars(self).items() if v != getattr(ImageInput, name)}
+            return ImageInput(**known | chosen)
+        except (TypeError, ValueError) as error:
+            raise UserError("predict", f"what the model states about its images is wrong: {error}.") from None
 
-class OnnxImages(Module):
-    """An ONNX model from stored pixels (batch, channels, height, width) to probabilities or numbers."""
 
-    def __init__(self, model: onnx.OnnxModule, given: ImageInput, layout: Layout, applies_softmax: bool) -> None:
+class ModelOfImages(Module):
+    """A model from stored pixels (batch, channels, height, width) to probabilities or numbers."""
+
+    def __init__(self, model: BareModel, dtype: str, given: ImageInput, layout: Layout, size: tuple[int, int]) -> None:
         self.model, self.layout, self.colour, self.range = model, layout, given.colour, given.range
+        self.dtype, self.resizing = dtype, None if given.stored is None else Resizing(size)
         mean, std = given.mean or (0.0,), given.std or (1.0,)
         wide = max(len(mean), len(std))
         self.normalize = Normalize(*(v * wide if len(v) == 1 else v for v in (mean, std)))
-        self.to_float, self.applies_softmax = ToFloat(), applies_softmax
+        self.to_float, self.applies_softmax = ToFloat(), False
 
     def forward(self, x: Any) -> Tensor:
-        dtype = self.model.inputs[0].dtype
         if self.colour == "bgr":
             x = flip(x, axis=1)
-        if dtype != "uint8":
-            x = self.normalize(self.to_float(x) * self.range).astype(dtype)
+        if self.dtype != "uint8":
+            x = self.to_float(x) if self.resizing is None else self.resizing(self.to_float(x))
+            x = self.normalize(x * self.range).astype(self.dtype)
         y = self.model(moveaxis(x, 1, 3) if self.layout == "nhwc" else x)
         y = y[0] if isinstance(y, tuple) else y
         y = reshape(y, (y.shape[0], -1)) if all(n == 1 for n in y.shape[2:]) else y
@@ -65,30 +85,21 @@ class OnnxImages(Module):
 
 
 @dataclass(frozen=True)
-class ForeignModel:
-    """A model for images that says nothing but its shapes: the module to run, and what was assumed."""
+class Interpretation:
+    """How a bare model is run: the module from pixels to predictions, and what was assumed."""
 
-    run: OnnxImages
+    run: ModelOfImages
+    resize: Resize
     shape: tuple[int, int, int]
     batch: int | None  # the only batch size that it takes
     classes: Sequence[str]
     notes: tuple[str, ...]
 
 
-def known_facts(model: onnx.OnnxModule) -> dict[str, Any]:
-    """The metadata that `weft export` wrote, parsed; empty for models of other programs."""
-    if not model.metadata.get("producer", "").startswith("weft ") or "preprocessing" not in model.metadata:
-        return {}
-    found: dict[str, Any] = dict(model.metadata)
-    for key in ("preprocessing", "labels"):
-        if key in found:
-            found[key] = json.loads(found[key])
-    return found
-
-
-def foreign_model(name: str, model: onnx.OnnxModule, given: ImageInput) -> ForeignModel:
-    """How a model of another program takes images. `name` is for messages."""
-    port = _image_port(model)
+def interpreted_model(name: str, model: BareModel, given: ImageInput) -> Interpretation:
+    """How a model without preprocessing takes images. `name` is for messages."""
+    given = given.or_stated(model.facts.get("images"))
+    port = _image_port(_ports(model)[0])
     layout = given.layout or _layout(port)
     batch, *rest = port.shape or ()
     channels, height, width = (rest[2], *rest[:2]) if layout == "nhwc" else rest
@@ -99,18 +110,41 @@ def foreign_model(name: str, model: onnx.OnnxModule, given: ImageInput) -> Forei
             "predict", f"images of {height}x{width} are required by {name}, got size={given.size[0]}x{given.size[1]}."
         )
     count = channels if channels in CHANNELS else 3
-    shape = (count, int(size[0] or 0), int(size[1] or 0))
-    ends_in = model.final_op(model.outputs[0].name)
-    outputs = _outputs(model.outputs[0])
-    applies_softmax = outputs is not None and ends_in not in ("Softmax", "Sigmoid", "LogSoftmax", "HardSigmoid")
-    run = OnnxImages(model, given, layout, applies_softmax).eval()
-    classes, source = _classes(model, given, outputs)
-    notes = _notes(name, port, given, layout, shape, fixed, applies_softmax, source)
-    return ForeignModel(run, shape, batch if isinstance(batch, int) else None, classes, notes)
+    wanted = (int(size[0] or 0), int(size[1] or 0))
+    shape = (count, *(given.stored or wanted))
+    only = batch if isinstance(batch, int) else None
+    output = _ports(model)[1][0]
+    outputs = _outputs(output)
+    run = ModelOfImages(model, port.dtype, given, layout, wanted).eval()
+    run.applies_softmax = outputs is not None and not _gives_probabilities(model, run, (only or 1, *shape))
+    classes, source = _classes(model, output, given, outputs)
+    notes = _notes(name, port, given, layout, shape, fixed, run.applies_softmax, source)
+    return Interpretation(run, given.resize, shape, only, classes, notes)
 
 
-def _image_port(model: onnx.OnnxModule) -> onnx.OnnxPort:
-    ports = model.inputs
+def _ports(model: BareModel) -> tuple[Sequence[onnx.OnnxPort], Sequence[onnx.OnnxPort]]:
+    """The inputs and the outputs of a model."""
+    if isinstance(model, onnx.OnnxModule):
+        return model.inputs, model.outputs
+    names = model.argument_names or [str(i) for i in range(len(model.argument_types()))]
+    inputs = [_port(name, text) for name, text in zip(names, model.argument_types(), strict=True)]
+    return inputs, [_port("output", text) for text in model.result_types()]
+
+
+def _port(name: str, text: str) -> onnx.OnnxPort:
+    dtype, sizes = split_type(text)
+    return onnx.OnnxPort(name, dtype.name, tuple(int(size) if size.isdecimal() else size for size in sizes))
+
+
+def _gives_probabilities(model: BareModel, run: Module, shape: tuple[int, ...]) -> bool:
+    """Whether the result of a classifier needs no softmax: by its last op, or, of a saved program, by what it gives for a black image."""
+    if isinstance(model, onnx.OnnxModule):
+        return model.final_op(model.outputs[0].name) in ("Softmax", "Sigmoid", "LogSoftmax", "HardSigmoid")
+    found = np.asarray(run(asarray(np.zeros(shape, np.uint8))).numpy(), np.float64)
+    return bool((found >= 0).all() and np.allclose(found.sum(-1), 1.0, atol=1e-3))
+
+
+def _image_port(ports: Sequence[onnx.OnnxPort]) -> onnx.OnnxPort:
     if len(ports) != 1 or len(ports[0].shape or ()) != 4 or ports[0].dtype not in ("float32", "float16", "uint8"):
         listed = ", ".join(map(str, ports))
         raise UserError(
@@ -140,16 +174,19 @@ def _outputs(port: onnx.OnnxPort) -> int | None:
     return sizes[1] if isinstance(sizes[1], int) and sizes[1] > 1 else None
 
 
-def _classes(model: onnx.OnnxModule, given: ImageInput, outputs: int | None) -> tuple[Sequence[str], str]:
+def _classes(
+    model: BareModel, output: onnx.OnnxPort, given: ImageInput, outputs: int | None
+) -> tuple[Sequence[str], str]:
     """The names of the classes, and where they come from."""
     if outputs is None:
         if given.labels is not None:
-            raise UserError("predict", f"labels= needs a model that classifies, got the output {model.outputs[0]}.")
+            raise UserError("predict", f"labels= needs a model that classifies, got the output {output}.")
         return (), "the output is printed as numbers"
     if given.labels is not None:
         found, source = read_labels(given.labels), given.labels
     else:
-        found, source = _metadata_labels(model.metadata, outputs)
+        metadata = model.metadata if isinstance(model, onnx.OnnxModule) else {"labels": json.dumps(model.labels or [])}
+        found, source = _metadata_labels(metadata, outputs)
     if not found and given.labels is None:
         return [str(i) for i in range(outputs)], "classes are numbers (labels=FILE names them)"
     if len(found) != outputs:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ... import data, onnx
+from ... import data
 from ...data.convert import to_array
 from ...data.images import read_image
 from ...data.resize import WAYS, Resize, resize
@@ -25,7 +25,7 @@ from ...tensor import Tensor
 from ...tracing.jit import jit
 from ...tree import unflatten
 from ..datasets.facts import example
-from .onnx_predictor import ImageInput, foreign_model
+from .onnx_predictor import BareModel, ImageInput, interpreted_model
 
 Task = Literal["classify", "regress", "text"]
 
@@ -78,16 +78,21 @@ class Predictor:
         return to_array(resize(read_image(path, "gray" if channels == 1 else "rgb"), (height, width), self.resize))
 
 
-def predictor_of_foreign_model(name: str, model: onnx.OnnxModule, images: ImageInput) -> Predictor:
-    found = foreign_model(name, model, images)
+def predictor_of_bare_model(name: str, model: BareModel, images: ImageInput) -> Predictor:
+    """The predictor of a model without preprocessing inside."""
+    found = interpreted_model(name, model.eval(), images)
     task: Task = "classify" if found.classes else "regress"
     return Predictor(
-        task, found.shape, images.resize, found.classes, jit(found.run), found.run, batch=found.batch, notes=found.notes
+        task, found.shape, found.resize, found.classes, jit(found.run), found.run, batch=found.batch, notes=found.notes
     )
 
 
 def predictor_of_program(program: Program) -> Predictor:
     """The predictor that `jobs.export` saved."""
+    if "preprocessing" not in program.facts:
+        raise UserError(
+            "predict", "this program does not say how images become its inputs; programs written by weft export do."
+        )
     return predictor_of_facts(program.facts, program)
 
 
@@ -102,8 +107,8 @@ def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             "predict",
-            f"this program does not say how images become its inputs ({type(error).__name__}: {error}); programs written by weft "
-            "export do. Call it in Python: weft.load(path)(inputs).",
+            f"what this program states about its preprocessing is wrong ({type(error).__name__}: {error}). Call it in Python: "
+            "weft.load(path)(inputs).",
         ) from None
     text = source if isinstance(source, data.Text) else None
     classes = source.classes if text is None else ()

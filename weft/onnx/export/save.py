@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,8 @@ import numpy as np
 from ...errors import UserError
 from ...io.files import cannot_write, replace_file
 from ...nn.module import Module
-from ...saved.trace import ProgramTracer, call_specs, in_mode
+from ...saved.trace import ProgramTracer, argument_names, call_specs, in_mode, result_names
 from ...tracing.jit import Jit
-from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
 from . import activations, control_flow, elementwise, indexing, layers, movement, products, quantized, recurrent  # noqa: F401 - they register their rules
@@ -42,8 +40,8 @@ def save(
     """Write a network (in evaluation mode) or a function as an ONNX model.
 
     `inputs` are those of `weft.save`: examples, whose first axis becomes the free dimension `batch`, or `TensorSpec` with names for free
-    dimensions. Parameters are initializers under their weft names. `labels` and `metadata` go to the metadata of the model; what is
-    not text is written as JSON. Primitives that ONNX cannot express are all listed in one error.
+    dimensions. Parameters are initializers under their weft names. `labels` and `metadata` go to the metadata of the model, after the
+    facts of a network that was loaded from a file; what is not text is written as JSON. Primitives that ONNX cannot express are all listed in one error.
 
     >>> import weft, tempfile
     >>> from weft import nn
@@ -67,10 +65,13 @@ def save(
         tracer.add("eval")
     exporter = _Exporter(tracer, opset)
     proto = exporter.model()
-    facts = {"producer": f"weft {__version__}", **(metadata or {})}
+    stored = {key: fact for key, fact in getattr(function, "facts", {}).items() if key != "weft"}
+    facts = {**stored, **(metadata or {}), "producer": f"weft {__version__}"}
     if labels is not None:
         facts["labels"] = list(labels)
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items() if value is not None
+    }
     onnx_package("helper").set_model_props(proto, texts)
     _write(proto, exporter.weight_bytes, Path(path))
 
@@ -83,7 +84,7 @@ class _Exporter:
         points, self.graphs = zip(*tracer.graphs["eval"], strict=True)
         self.writer = ModelWriter(points, opset)
         self._refuse_state()
-        wanted = input_names(tracer.function, tracer.structure)
+        wanted = argument_names(tracer.function, tracer.structure)
         self.names = [self.writer.name(name) for name in wanted]
         self.weight_bytes = 0  # of the initializers that were written
 
@@ -142,7 +143,7 @@ class _Exporter:
         return self.writer.store(tensor, self.tracer.tensors[tensor].numpy())
 
     def _outputs(self, translator: Translator, results: list[OnnxValue]) -> list[Any]:
-        names = output_names(self.manifest.result)
+        names = result_names(self.manifest.result)
         found = []
         for wanted, (source, which) in zip(names, self.manifest.results, strict=True):
             name = self.writer.name(wanted)
@@ -161,38 +162,6 @@ class _Exporter:
             translator.out.rename(source_name, name)
             found.append(_info(name, dtype, shape))
         return found
-
-
-def input_names(function: Any, structure: Structure) -> list[str]:
-    """Names of the arguments: those of the function's parameters, with positions where one argument holds several tensors."""
-    args, kwargs = structure.children
-    called = function.forward if isinstance(function, Module) else function
-    try:
-        known = [p.name for p in inspect.signature(called).parameters.values() if p.kind != p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        known = []
-    named = [(known[i] if i < len(known) else f"input_{i}", child) for i, child in enumerate(args.children)]
-    named += list(zip(map(str, kwargs.keys), kwargs.children, strict=True))
-    if len(named) == 1 and not kwargs.children:
-        named = [("input", named[0][1])]
-    return _leaf_names(named)
-
-
-def output_names(structure: Structure) -> list[str]:
-    """ "output", or its names in a dict, or its positions in a tuple."""
-    if structure.leaves == 1:
-        return ["output"]
-    children, keys = structure.children, structure.keys
-    labels = map(str, keys) if structure.kind is dict else (f"output_{i}" for i in range(len(children)))
-    return _leaf_names(list(zip(labels, children, strict=True)))
-
-
-def _leaf_names(named: list[tuple[str, Structure]]) -> list[str]:
-    return [
-        name if child.leaves == 1 else f"{name}_{i}"
-        for name, child in named
-        for i in range(child.leaves)
-    ]  # fmt: skip
 
 
 def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
