@@ -15,7 +15,7 @@ from studio_tools import make_run
 from weft.errors import WeftError
 from weft.report.evaluation import evaluate_classes, write_evaluation
 from weft.report.predictions import THUMBNAILS, read_predictions, write_npz, write_predictions
-from weft.studio.api import compare, run_actions, run_results, runs
+from weft.studio.api import compare, run_actions, run_evaluations, run_results, runs
 from weft.studio.config import StudioConfig
 from weft.studio.server import studio_of
 from weft.studio.store.accounts import LOCAL
@@ -74,6 +74,6 @@ def api(root: Path) -> tuple[TestClient, Studio]:
         request.scope.setdefault("state", {})["user"] = StudioUser(LOCAL, "admin", LOCAL)
         return await answer(request)
 
-    for part in (run_results, run_actions, runs, compare):
+    for part in (run_results, run_evaluations, run_actions, runs, compare):
         app.include_router(part.router(studio))
     return TestClient(app), studio

@@ -80,10 +80,20 @@ def evaluate_run(
 def _check_can_be_saved(learned: Job, folder: Path, other: str | None) -> None:
     if other is not None:
         raise UserError("weft eval", f"save=true keeps evaluations on the data of the run, got data={other}.")
-    if learned.kind == "text" or kind_of(learned.train.labels[:1]) == "classes":
+    if not _has_scores(learned):
         raise UserError(
             "weft eval", f"save=true needs one class or number for each example, and {folder.name} predicts something else."
         )  # fmt: skip
+
+
+def _has_scores(learned: Job) -> bool:
+    """Whether evaluation.json is written for such a network."""
+    return learned.kind != "text" and kind_of(learned.train.labels[:1]) != "classes"
+
+
+def keeps_evaluations(folder: Path) -> bool:
+    """Whether evaluations of a run can be saved: it predicts one class or numbers, and has weights."""
+    return bool(weight_names(folder)) and _has_scores(job_of_run(settings_of("eval", folder), folder))
 
 
 # --- saved evaluations --------------------------------------------------------------------------------------------------------
@@ -171,7 +181,13 @@ def evaluation_job(settings: Mapping[str, Any], run: Path | None, listener: List
 
 
 def submit_evaluation(
-    queue: JobQueue, folder: Path, split: str, checkpoint: str = "best", device: str = "cpu", owner: str = "", **shown: str
+    queue: JobQueue,
+    folder: Path,
+    split: str,
+    checkpoint: str = "best",
+    device: str = "cpu",
+    owner: str = "",
+    **shown: str,
 ) -> JobRecord:
     """Check what is asked and add the job that evaluates a run; the one that waits or runs, if there is one already.
 
@@ -193,6 +209,11 @@ def submit_evaluation(
 
 def latest_evaluation_job(queue: JobQueue, folder: Path, split: str, checkpoint: str) -> JobRecord | None:
     """The last job that was to evaluate a split with a checkpoint."""
-    wanted = {"run": str(folder), "split": split, "checkpoint": checkpoint}
-    fits = (job for job in reversed(queue.jobs()) if job.kind == EVALUATION and wanted.items() <= job.readable_settings.items())
+    fits = (job for job in reversed(queue.jobs()) if is_evaluation_of(job.kind, job.readable_settings, folder, split, checkpoint))  # fmt: skip
     return next(fits, None)
+
+
+def is_evaluation_of(kind: str, settings: Mapping[str, Any], folder: Path, split: str, checkpoint: str) -> bool:
+    """Whether a job of this kind with these settings evaluates a split of a run with a checkpoint."""
+    wanted = {"run": str(folder), "split": split, "checkpoint": checkpoint}
+    return kind == EVALUATION and wanted.items() <= settings.items()
