@@ -6,11 +6,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from ...errors import UserError, WeftError
-from ...jobs.checkpoints import checkpoints
 from ...jobs.evaluations import find_evaluation, keeps_evaluations, saved_evaluations, split_names
-from ...jobs.run_weights import epoch_of, weight_names
 from ...records import dataclass
 from ...report.evaluation import FILE, read_evaluation
+from .run_checkpoints import checkpoint_epochs, checkpoint_titles
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def evaluation_choice(folder: Path, split: str | None, checkpoint: str | None) -
     splits, problem = _splits(folder)
     if not splits:
         return None
-    own, titles = read_evaluation(folder), checkpoint_titles(folder)
+    own, titles = read_evaluation(folder), checkpoint_titles(checkpoint_epochs(folder))
     name = checkpoint or next(iter(titles))
     chosen = split or (own["split"] if own is not None and own["split"] in splits else splits[-1])
     if chosen not in splits:
@@ -72,15 +71,3 @@ def _splits(folder: Path) -> tuple[tuple[str, ...], str]:
         return tuple(split_names(folder)), ""
     except WeftError as error:
         return tuple(dict.fromkeys(one["split"] for one in saved_evaluations(folder))), error.message
-
-
-def checkpoint_titles(folder: Path) -> dict[str, str]:
-    """The names of a run's weights with their titles: best and last with their epochs."""
-    epochs = {one.name.removeprefix("weights/"): one.epoch for one in checkpoints(folder) if not one.is_exact}
-    return {name: _title(name, epochs.get(name)) for name in weight_names(folder)}
-
-
-def _title(name: str, epoch: int | None) -> str:
-    if epoch_of(name) is not None:
-        return f"Epoch {epoch_of(name)}"
-    return name.capitalize() if epoch is None else f"{name.capitalize()}, epoch {epoch}"
