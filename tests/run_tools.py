@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,10 @@ from starlette.testclient import TestClient
 
 from studio_tools import make_run
 from weft.errors import WeftError
+from weft.io import save
+from weft.jobs.datasets.facts import facts
+from weft.jobs.job import Job
+from weft.jobs.stored import settings_of
 from weft.report.evaluation import evaluate_classes, write_evaluation
 from weft.report.predictions import THUMBNAILS, read_predictions, write_npz, write_predictions
 from weft.studio.api import compare, run_actions, run_evaluations, run_results, runs
@@ -45,6 +49,18 @@ def evaluated_run(root: Path, name: str, seed: int, accuracies: list[float], **s
     for part in ("weights/best", "weights/last", "weights/epoch-0001", "weights/epoch-0002", "state/last"):
         (folder / part).parent.mkdir(exist_ok=True)
         (folder / f"{part}.safetensors").write_bytes(b"\0" * 100)
+    return folder
+
+
+def run_with_weights(root: Path, name: str, checkpoints: Sequence[str] = ("best", "last"), **settings: object) -> Path:
+    """A run of three epochs that was never trained: each checkpoint has the weights that another seed begins with."""
+    folder = make_run(root, name, [0.5, 0.6, 0.7], **settings)
+    job = Job(settings_of("test", folder))
+    (folder / "data.json").write_text(json.dumps(facts(job.train, job.statistics)))
+    (folder / "weights").mkdir()
+    for seed, checkpoint in enumerate(checkpoints):
+        job.settings["seed"] = seed
+        save(folder / "weights" / f"{checkpoint}.safetensors", job.model().named_tensors())
     return folder
 
 
