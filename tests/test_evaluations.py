@@ -264,6 +264,16 @@ def test_without_its_data_a_run_shows_what_there_is(tmp_path: Path) -> None:
     assert "some.npz" in choice.problem
 
 
+def test_an_evaluation_of_a_split_that_is_gone_is_shown_without_a_choice(tmp_path: Path) -> None:
+    folder = run_with_weights(tmp_path, "small", ("best",), model="mlp")
+    write_evaluation(folder, {"split": "", "examples": 3})
+    assert evaluation_choice(folder, None, None) is None
+    write_evaluation(folder, {"split": "validation", "examples": 3})
+    choice = evaluation_choice(folder, None, None)
+    assert choice is not None
+    assert choice.split == "validation"
+
+
 @pytest.fixture(scope="module")
 def server(folder: Path, saved: Path) -> Iterator[LocalStudio]:
     runs = folder.parent.parent

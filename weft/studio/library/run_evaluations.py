@@ -53,11 +53,11 @@ def evaluation_choice(folder: Path, split: str | None, checkpoint: str | None) -
     except WeftError:
         return None  # its settings or its data cannot be read: what it wrote can still be shown
     splits, problem = _splits(folder)
-    if not splits:
-        return None
     own, titles = read_evaluation(folder), checkpoint_titles(checkpoint_epochs(folder))
-    name = checkpoint or next(iter(titles))
-    chosen = split or (own["split"] if own is not None and own["split"] in splits else splits[-1])
+    first = own["split"] if own is not None else next(reversed(splits), "")
+    if first not in splits or "best" not in titles:
+        return None  # what the run wrote at its end belongs to none of the choices
+    chosen, name = split or first, checkpoint or "best"
     if chosen not in splits:
         raise UserError("studio", f"there is no {chosen} split of {folder.name}; there are {', '.join(splits)}.")
     if name not in titles:
