@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,13 @@ from starlette.testclient import TestClient
 
 from studio_tools import make_run
 from weft.errors import WeftError
+from weft.io import save
+from weft.jobs.datasets.facts import facts
+from weft.jobs.job import Job
+from weft.jobs.stored import settings_of
 from weft.report.evaluation import evaluate_classes, write_evaluation
 from weft.report.predictions import THUMBNAILS, read_predictions, write_npz, write_predictions
-from weft.studio.api import compare, run_actions, run_results, runs
+from weft.studio.api import compare, run_actions, run_evaluations, run_results, runs
 from weft.studio.config import StudioConfig
 from weft.studio.server import studio_of
 from weft.studio.store.accounts import LOCAL
@@ -48,6 +52,18 @@ def evaluated_run(root: Path, name: str, seed: int, accuracies: list[float], **s
     return folder
 
 
+def run_with_weights(root: Path, name: str, checkpoints: Sequence[str] = ("best", "last"), **settings: object) -> Path:
+    """A run of three epochs that was never trained: each checkpoint has the weights that another seed begins with."""
+    folder = make_run(root, name, [0.5, 0.6, 0.7], **settings)
+    job = Job(settings_of("test", folder))
+    (folder / "data.json").write_text(json.dumps(facts(job.train, job.statistics)))
+    (folder / "weights").mkdir()
+    for seed, checkpoint in enumerate(checkpoints):
+        job.settings["seed"] = seed
+        save(folder / "weights" / f"{checkpoint}.safetensors", job.model().named_tensors())
+    return folder
+
+
 def write_events(folder: Path, steps: list[tuple[int, int, float]]) -> None:
     """Events of a run: its start, progress at these epochs and steps with their losses, and its end."""
     events: list[dict[str, object]] = [{"type": "started", "time": 100.0}]
@@ -74,6 +90,6 @@ def api(root: Path) -> tuple[TestClient, Studio]:
         request.scope.setdefault("state", {})["user"] = StudioUser(LOCAL, "admin", LOCAL)
         return await answer(request)
 
-    for part in (run_results, run_actions, runs, compare):
+    for part in (run_results, run_evaluations, run_actions, runs, compare):
         app.include_router(part.router(studio))
     return TestClient(app), studio

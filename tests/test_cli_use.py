@@ -20,11 +20,11 @@ from PIL import Image
 import weft
 from test_cli_settings import photos
 from weft.cli import main
-from weft.cli.evaluate import _as_learned
 from weft.compiler.cpu import engine
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
+from weft.jobs.evaluation_data import as_learned
 from weft.jobs.prediction.find import find_predictor
 from weft.knobs import knobs
 from weft.report.text_format import counted, listed
@@ -268,11 +268,11 @@ def test_a_text_with_other_characters() -> None:
     """A character has the number that it had when the network learned."""
     learned = Text(np.zeros(9, np.int32), "abcde", 4)
     given = Text(np.array([0, 1, 2, 0, 1, 2, 0], np.int32), "bde", 3, "less")
-    assert _as_learned(given, learned, "less.txt")[0].inputs([0]).tolist() == [[1, 3, 4]]
+    assert as_learned(given, learned, "less.txt")[0].inputs([0]).tolist() == [[1, 3, 4]]
     with pytest.raises(UserError, match="more.txt has characters that the run never saw: '!' and 'B'"):
-        _as_learned(Text(np.zeros(9, np.int32), "!Ba", 4), learned, "more.txt")
+        as_learned(Text(np.zeros(9, np.int32), "!Ba", 4), learned, "more.txt")
     with pytest.raises(UserError, match="is different"):
-        _as_learned(Arrays(np.zeros((3, 4)), [0, 1, 1]), learned, "line.npz")
+        as_learned(Arrays(np.zeros((3, 4)), [0, 1, 1]), learned, "line.npz")
 
 
 # --- before and after a training ----------------------------------------------------------------------------------------------------

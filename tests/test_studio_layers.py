@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from run_tools import run_with_weights
+from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, served_studio
 from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
-from weft.io import save
 from weft.jobs import JobQueue
-from weft.jobs.datasets.facts import facts
 from weft.jobs.embedding import FILE, make_embedding, read_embedding
-from weft.jobs.job import Job
 from weft.jobs.prediction.run_predictor import predictor_of_run
 from weft.jobs.queue.kinds import EMBEDDING, work_of
-from weft.jobs.stored import settings_of
 from weft.studio.library.embeddings import EmbeddingMaps, embedding_job, submit_embedding
 from weft.studio.library.explained import ExplainedNetwork, ExplainedNetworks
 from weft.studio.library.layer_facts import layer_title, shape_text
 from weft.studio.library.loaded import LoadedNetworks
+from weft.studio.library.run_checkpoints import checkpoint_epochs, epoch_slider
 from weft.studio.library.runs import RunIndex
 from weft.studio.library.tiles import activation_mask, filter_colours, filter_mask, grid_of, tiles_of
 
@@ -37,21 +36,11 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a network for the digits, with the weights that it began with, and one without weights."""
+    """A run of a network for the digits that was never trained, with weights of several epochs, and one without weights."""
     root = tmp_path_factory.mktemp("layers") / "runs"
-    run_with_weights(root, "small")
+    run_with_weights(root, "small", ("best", "last", "epoch-0001", "epoch-0002", "epoch-0003"))
     make_run(root, "empty", [0.5])
     return root
-
-
-def run_with_weights(root: Path, name: str, **settings: object) -> Path:
-    folder = make_run(root, name, [0.5], **settings)
-    job = Job(settings_of("test", folder))
-    (folder / "data.json").write_text(json.dumps(facts(job.train, job.statistics)))
-    (folder / "weights").mkdir()
-    for checkpoint in ("best", "last"):
-        save(folder / "weights" / f"{checkpoint}.safetensors", job.model().named_tensors())
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +126,39 @@ def test_networks_are_loaded_again_when_weights_change(folder: Path, runs: Path)
     first = explained.get(loaded, folder)
     assert explained.get(loaded, folder) is first
     assert explained.get(loaded, folder, "last") is not first
-    with pytest.raises(UserError, match="the checkpoint best or last is required, got '../x'"):
+    with pytest.raises(
+        UserError, match=r"a checkpoint of small is required \(best, last, epoch-0001, .*\), got '../x'"
+    ):
         explained.get(loaded, folder, "../x")
     with pytest.raises(UserError, match="has no weights yet"):
         explained.get(loaded, runs / "classify" / "empty")
+
+
+def test_checkpoints_of_a_run_share_its_images(folder: Path) -> None:
+    explained, loaded = ExplainedNetworks(), LoadedNetworks()
+    first, second = (explained.get(loaded, folder, name) for name in ("epoch-0001", "epoch-0002"))
+    name = first.upload(photo())
+    np.testing.assert_array_equal(second.image(name), first.image(name))
+    assert second.held_out[1] is first.held_out[1]
+    assert not np.array_equal(second.outputs(name, "layers.0"), first.outputs(name, "layers.0"))
+
+
+def test_networks_that_are_looked_into_stay_below_the_limit(folder: Path) -> None:
+    explained, loaded = ExplainedNetworks(), LoadedNetworks()
+    loaded.limit = explained.get(loaded, folder).loaded.nbytes * 5 // 2  # two of them
+    for name in ("epoch-0001", "epoch-0002", "epoch-0003"):
+        explained.get(loaded, folder, name)
+    assert [one.loaded.checkpoint for one in explained.all()] == ["epoch-0002", "epoch-0003"]
+    assert loaded.nbytes <= loaded.limit
+
+
+def test_a_slider_goes_through_the_epochs_that_were_kept(folder: Path) -> None:
+    epochs = checkpoint_epochs(folder)
+    assert epochs == {"best": 3, "last": 3, "epoch-0001": 1, "epoch-0002": 2, "epoch-0003": 3}
+    slider = epoch_slider(epochs, "epoch-0002")
+    assert slider is not None
+    assert (slider.names[slider.place], slider.chosen) == ("epoch-0002", 2)
+    assert epoch_slider({"best": 3, "last": 3, "epoch-0003": 3}, "best") is None
 
 
 def test_words_for_layers() -> None:
@@ -261,7 +279,9 @@ def test_weft_interpret_makes_the_map(folder: Path, tmp_path: Path, capsys: pyte
 
 def test_networks_for_other_data_are_refused(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("to be or not to be " * 40)
-    folder = run_with_weights(tmp_path, "text", data=str(tmp_path / "words.txt"), model="char_lstm", length=8)
+    folder = run_with_weights(
+        tmp_path, "text", ("best",), data=str(tmp_path / "words.txt"), model="char_lstm", length=8
+    )
     with pytest.raises(UserError, match="a network for images is required, got text"):
         make_embedding(folder)
 
@@ -316,7 +336,7 @@ def test_the_api_refuses_with_a_reason(web: httpx.Client) -> None:
         ("channel.png?layer=layers.6&image=test-0&channel=0", "a channel of a layer with maps"),
         ("exciting?layer=layers.2&channel=50", "a channel of 'layers.2'"),
         ("explain?image=test-0&target=cat", "one of the classes"),
-        ("explain?image=test-0&checkpoint=worst", "the checkpoint best or last"),
+        ("explain?image=test-0&checkpoint=worst", "a checkpoint of small is required (best, last, epoch-0001"),
     ):
         answer = web.get(f"{base}/{path}")
         assert answer.status_code == 400, path
@@ -382,6 +402,41 @@ def _looks_at_layers(page: Any, server: LocalStudio) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@needs_browser
+def test_a_slider_over_epochs_shows_other_filters(server: LocalStudio, web: httpx.Client) -> None:
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        errors = page_errors(page)
+        page.goto(server.way_in)
+        page.goto(f"{server.address}/runs/classify/small?tab=layers&layer=layers.2&image=test-4&checkpoint=epoch-0001")
+        page.get_by_label("Channel 7", exact=True).click(timeout=60_000)
+        page.wait_for_selector("text=/Channel 7 fires on/")
+        before = _filters(page)
+        slider = page.get_by_label("Epoch", exact=True)
+        assert slider.get_attribute("aria-valuetext") == "epoch 1 of 3"
+        slider.focus()
+        for key in ("End", "ArrowLeft"):
+            page.keyboard.press(key)
+        page.locator(".filters[style*='checkpoint=epoch-0002']").wait_for(timeout=60_000)
+        assert slider.get_attribute("aria-valuetext") == "epoch 2 of 3"
+        after = _filters(page)
+        assert web.get(before).content != web.get(after).content
+        assert "layer=layers.2" in after
+        assert page.get_by_label("Filter 7", exact=True).get_attribute("aria-pressed") == "true"
+        page.wait_for_selector("text=test, image 5 of 359")
+        page.get_by_role("button", name="Best").click()
+        page.locator(".filters[style*='checkpoint=best']").wait_for(timeout=60_000)
+        assert slider.input_value() == "2"  # the place of its epoch
+    assert errors == []
+
+
+def _filters(page: Any) -> str:
+    """The address of the picture of the filters."""
+    found = re.search(r"--above:url\('([^']*)'\)", page.locator(".filters").get_attribute("style"))
+    assert found is not None
+    return found.group(1)
 
 
 def _explains_what_was_classified(page: Any) -> None:

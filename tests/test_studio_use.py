@@ -135,7 +135,10 @@ def test_what_cannot_be_classified_is_refused(local: LocalStudio, asked: Any, st
 def test_networks_that_do_not_exist_are_refused(local: LocalStudio) -> None:
     assert local.request("POST", "/api/v1/networks/none/classify", {"images": [""]})[0] == 404
     status, found = local.request("POST", f"/api/v1/networks/{NETWORK}/classify?checkpoint=x", {"images": [base64.b64encode(image(1)).decode()]})  # fmt: skip
-    assert (status, found["message"]) == (400, "a checkpoint is required (best or last), got 'x'.")
+    assert (status, found["message"]) == (
+        400,
+        f"a checkpoint of {Path(NETWORK).name} is required (best, last), got 'x'.",
+    )
     make_run(local.studio.index.root, "new-1", [0.5])
     local.studio.index.refresh()
     assert "no weights yet" in local.request("POST", "/api/v1/networks/classify/new-1/load")[1]["message"]

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on
 PAGES = (
     "/runs",
     "/runs/classify/good",
+    "/runs/classify/good?tab=evaluation",
     "/compare?runs=classify/good,classify/better",
     "/datasets/pets?tab=images",
     "/datasets/pets/doctor",
@@ -44,7 +45,7 @@ PRESS = """async () => {
   await new Promise((resolve) => setTimeout(resolve, 250));
   for (const button of document.querySelectorAll("button, [data-request], [data-decide], summary")) if (seen(button) && !button.disabled && !button.closest("summary")) button.click();
   for (const field of document.querySelectorAll("select:enabled, textarea:enabled"))
-    if (seen(field) && !field.matches("[onchange]") && field.options?.length != 1) {
+    if (seen(field) && !field.matches("[onchange], [data-go]") && field.options?.length != 1) {
       if (field.options) field.selectedIndex = (field.selectedIndex + 1) % field.options.length;
       else field.value += "x";
       field.dispatchEvent(new Event("change", {bubbles: true}));
@@ -54,6 +55,9 @@ PRESS = """async () => {
   await new Promise((resolve) => setTimeout(resolve, 100));
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.querySelector("button.pri, button.bad")?.click();
 }"""
+SEND = """async () => (await fetch("/api/v1/runs/classify/good/evaluations", {
+  method: "POST", headers: {"X-Weft-Studio": "1", "Content-Type": "application/json"}, body: JSON.stringify({split: "train", checkpoint: "last"}),
+})).status"""
 LINKS = """() => [...document.querySelectorAll("a[href]")].filter((one) => one.checkVisibility() && one.origin === location.origin).map((one) => one.pathname)"""
 
 
@@ -125,6 +129,13 @@ def test_a_viewer_sees_the_page_and_asks_for_nothing_that_is_refused(
         viewer.remove_listener("request", note)
     assert asked == []
     assert [text for text in problems if "404" not in text] == []
+
+
+def test_a_viewer_is_told_who_can_evaluate(server: LocalStudio, viewer: Any) -> None:
+    viewer.goto(f"{server.address}/runs/classify/good?tab=evaluation&split=train&checkpoint=last")
+    viewer.get_by_text("Members and administrators can start it").wait_for()
+    assert viewer.get_by_role("button", name="Evaluate", exact=True).count() == 0
+    assert viewer.evaluate(SEND) == 403
 
 
 def test_nothing_has_changed(server: LocalStudio) -> None:

@@ -6,22 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from .. import data
-from ..data.label_kinds import kind_of
-from ..errors import UserError
 from ..io.json_values import json_value
-from ..jobs.device import on
-from ..jobs.ensembles.members import seen_note
-from ..jobs.job import Job, held_out, job_of, job_of_run
-from ..jobs.networks import about
+from ..jobs.evaluations import SPLITS, evaluate_run
 from ..jobs.schema import Setting, flag
 from ..jobs.settings import DEVICE
-from ..jobs.stored import run_of, settings_of
-from ..report.text_format import listed
-from ..text.tokenizer import CharTokenizer
-from ..train.results import evaluated
+from ..jobs.stored import run_of
 from .arguments import read
 from .table import number_text, pairs, table
 
@@ -29,36 +18,28 @@ from .table import number_text, pairs, table
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained network on held-out examples: weft eval RUN.
 
-    On the test split if there is one, else on validation; split= names another. data= measures on other data: its classes must
-    be among those of the run.
+    On the test split if there is one, else on validation; split= names another, checkpoint= other weights. data= measures on other
+    data: its classes must be among those of the run. save=true keeps the evaluation in the run folder, where the studio shows it.
     """
     known = {
-        "split": Setting(
-            str, None, "split to evaluate on; default: test, else validation", choices=("train", "validation", "test")
-        ),
+        "split": Setting(str, None, "split to evaluate on; default: test, else validation", choices=SPLITS),
+        "checkpoint": Setting(str, "best", "weights of the run: best, last, or an epoch such as epoch-0007"),
         "data": Setting(str, None, "other data with the same classes"),
+        "save": Setting(flag, False, "keep the evaluation in the run folder, for the studio"),
         "device": DEVICE,
         "json": Setting(flag, False, "print JSON, for programs"),
     }
     given = read("eval", words, known, 1)
     folder = run_of("eval", given.plain)
-    settings = settings_of("eval", folder)
-    with on(given["device"]):
-        learned = job_of_run(settings, folder)
-        job = job_of("eval", {**settings, **_as_stored(learned, given["data"])})
-        split, found_examples = held_out(job.splits, given["split"])
-        examples, notes = _as_learned(found_examples, learned.train, job.settings["data"])
-        if given["data"] is None:
-            notes += seen_note(folder, split)
-        _, network = learned.trained(folder)
-        found = evaluated(network, job.checks(examples), learned.loss())
+    made = evaluate_run(
+        folder, given["split"], given["checkpoint"], given["device"], other=given["data"], save=given["save"]
+    )
+    split, found, notes = made.split, made.found, made.notes
+    examples = found.dataset
     facts = {
-        "run": str(folder),
-        "data": job.settings["data"],
-        "split": split,
-        "examples": len(examples),
+        "run": str(folder), "data": made.data, "split": split, "checkpoint": given["checkpoint"], "examples": len(examples),
         **found.numbers,
-    }
+    }  # fmt: skip
     scores = found.report(split)
     if given["json"]:
         print(json.dumps(json_value({**facts, "classes": found.classes, "notes": notes, "report": scores})))
@@ -97,71 +78,3 @@ def _class_row(one: dict[str, Any]) -> list[str]:
         area,
         f"{one['taken_for']}, {one['taken_count']}" if one["taken_for"] else "",
     ]
-
-
-# --- other data ---------------------------------------------------------------------------------------------------------------
-
-
-def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
-    """Settings that convert other image files as the run converted its own."""
-    if other is None:
-        return {}
-    if isinstance(learned.train, data.Text):
-        return {"data": other, "tokenizer": "characters"}  # they become the run's own tokens below
-    if not learned.is_image_source:
-        return {"data": other}
-    channels, height, width = learned.train.shape
-    return {"data": other, "size": (height, width), "colour": "gray" if channels == 1 else "rgb"}
-
-
-def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[data.Dataset, list[str]]:
-    """The examples with the class indices of the network, and notes on missing classes."""
-    if isinstance(given, data.Text) and isinstance(learned, data.Text):
-        return _text_as_learned(given, learned, what), []
-    if isinstance(given, data.Text) != isinstance(learned, data.Text) or kind_of(given.labels[:1]) != kind_of(
-        learned.labels[:1]
-    ):
-        raise UserError(
-            "weft eval",
-            f"the run learned from {about(learned, count=False)}, and {what} is different: {about(given, count=False)}.",
-        )
-    if given.shape != learned.shape:
-        wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))
-        raise UserError("weft eval", f"the run learned from inputs of {wanted}, and {what} has inputs of {got}.")
-    extra = [name for name in given.classes if name not in learned.classes]
-    missing = [name for name in learned.classes if name not in given.classes]
-    if extra:
-        lacks = f", and lacks {listed(missing)}" if missing else ""
-        raise UserError(
-            "weft eval",
-            f"the run tells {listed(learned.classes)} apart. {what} has other classes, {listed(extra)}{lacks}: "
-            "the results would be meaningless. Train on it, or remove these examples.",
-        )
-    notes = [f"{what} has no examples of {listed(missing)}"] if missing else []
-    return (given, notes) if given.classes == learned.classes else (_Renumbered(given, learned.classes), notes)
-
-
-def _text_as_learned(given: data.Text, learned: data.Text, what: str) -> data.Text:
-    extra = sorted(set(given.vocabulary) - set(learned.vocabulary))
-    if extra and isinstance(learned.tokenizer, CharTokenizer):
-        raise UserError("weft eval", f"{what} has characters that the run never saw: {listed(list(map(repr, extra)))}.")
-    return data.Text(learned.encode(given.decode(given.ids)), learned.tokenizer, given.length, given.name)
-
-
-class _Renumbered(data.Dataset):
-    """The same examples with other class indices."""
-
-    def __init__(self, base: data.Dataset, classes: Sequence[str]) -> None:
-        numbers = np.array([list(classes).index(name) for name in base.classes], np.int64)
-        labels = numbers[base.labels] if base.labels.ndim == 1 else np.zeros((len(base), len(classes)), bool)
-        if labels.ndim == 2:  # a column for each class
-            labels[:, numbers] = base.labels
-        super().__init__(labels, classes, base.name, base.statistics)
-        self._base = base
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._base.shape
-
-    def inputs(self, indices: Any) -> np.ndarray:
-        return self._base.inputs(indices)

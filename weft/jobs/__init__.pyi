@@ -3,6 +3,9 @@
 from .datasets.create import submit_dataset as submit_dataset
 from .ensembles.ensemble import ensemble as ensemble
 from .ensembles.job import submit_ensemble as submit_ensemble
+from .evaluations import evaluate_run as evaluate_run
+from .evaluations import find_evaluation as find_evaluation
+from .evaluations import submit_evaluation as submit_evaluation
 from .events import Event as Event
 from .events import replay as replay
 from .folds.cross_validation import cross_validate as cross_validate

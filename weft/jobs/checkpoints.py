@@ -23,11 +23,11 @@ from ..report.run_record import read_run
 from ..train.folder import RunFolder, check_run_name
 from .checks import check_settings
 from .datasets.facts import FACTS
+from .run_weights import SUFFIX, epoch_of
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of
 
-SUFFIX = ".safetensors"
 LONGEST_HEADER = 64 << 20
 
 
@@ -122,8 +122,8 @@ def _position(
     if name.startswith("state/"):
         facts = _facts(path)
         return facts.get("epoch"), facts.get("steps")
-    if path.stem.startswith("epoch-") and path.stem[6:].isdigit():
-        return int(path.stem[6:]), None
+    if (epoch := epoch_of(path.stem)) is not None:
+        return epoch, None
     epochs = [int(e) for e in metrics.get("epoch", []) if e is not None]
     if path.stem == "last":
         return (epochs[-1] if epochs else None), None

@@ -30,6 +30,7 @@ from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
+from .run_weights import weights_path
 from .schema import fold_numbers
 from .weights import begin_from
 
@@ -307,11 +308,7 @@ class Job:
 
     def trained(self, folder: Path, checkpoint: str = "best") -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, or those of another checkpoint, and its predictions for stored inputs, compiled."""
-        path = folder / "weights" / f"{checkpoint}.safetensors"
-        if not path.exists():
-            raise RunError(
-                "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"
-            )
+        path = weights_path("weft", folder, checkpoint)
         if (folder / REWRITTEN).exists():
             model: nn.Module = load_program(folder / REWRITTEN).eval()
         else:

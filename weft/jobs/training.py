@@ -27,7 +27,7 @@ from ..train.task import is_better
 from ..train.watch import Now
 from .annotations import annotate
 from .checks import check_settings
-from .datasets.facts import FACTS, facts
+from .datasets.facts import FACTS, facts, split_sizes
 from .definitions import keep_definition
 from .device import training_on
 from .events import Listener, Recorder, nobody
@@ -238,7 +238,7 @@ def annotate_run(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
-    run.write_json(FACTS, facts(job.train, job.statistics))
+    run.write_json(FACTS, facts(job.train, job.statistics) | {"splits": split_sizes(job.splits)})
     if job.definition is not None:
         keep_definition(run.path, job.label, job.definition)
     recorder.begin(run.path)

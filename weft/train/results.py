@@ -65,11 +65,13 @@ class Evaluation:
         return evaluate_numbers(true.reshape(len(true), -1), self.outputs.reshape(len(true), -1), split)
 
 
-def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) -> Evaluation:
-    """Evaluate a network on all examples of a loader that does not shuffle."""
+def evaluated(
+    network: Network, batches: Any, loss: str | Loss | None = None, progress: Callable[[int], None] | None = None
+) -> Evaluation:
+    """Evaluate a network on all examples of a loader that does not shuffle. `progress` is told how many are done."""
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
-    meters, outputs = task.meters(), []
+    meters, outputs, done = task.meters(), [], 0
 
     @jit
     def measure(prediction: Tensor, y: Tensor) -> None:
@@ -82,6 +84,9 @@ def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) ->
         measure(prediction.detach(), y)
         if not isinstance(dataset, Text):
             outputs.append(prediction.numpy())
+        done += int(y.shape[0])
+        if progress is not None:
+            progress(done)
     numbers = {name: float(meter.value().item()) for name, meter in meters.items()}
     found = np.concatenate(outputs) if outputs else None
     return Evaluation(numbers, _shares(found, dataset), found, dataset)
@@ -122,25 +127,30 @@ def write_results(
     predictions.csv. Both give evaluation.json: scores, calibration and curves.
     """
     path = Path(folder)
-    known, scores = found.predictions(split), found.report(split)
-    if known is not None and found.outputs is not None:
-        write_predictions(path, found.outputs, known.true, known.classes, split, known.examples)
-        if len(found.dataset.shape) == 3:
-            _write_thumbnails(path, known, found.dataset)
-    if scores is not None:
-        write_evaluation(path, scores)
+    write_scores(path, found, split)
     if found.outputs is not None and kind_of(found.dataset.labels[:1]) == "classes":
         true = np.asarray(found.dataset.labels[: len(found.outputs)])
         rows = _class_scores(found.outputs, true, found.dataset.classes)
         _write_table(path / "classes.csv", [["class", "examples", "precision", "recall", "f1"], *rows])
     elif found.outputs is not None and found.dataset.classes:
         _write_classes(path, found.outputs, found.dataset)
-    elif found.outputs is not None:
-        _write_numbers(path, found.outputs, found.dataset)
     if cost is not None:
         replace_file(path / "model.txt", [f"{cost}\n".encode()])
     plots(path)
     report(path)
+
+
+def write_scores(folder: Path, found: Evaluation, split: str = "", **more: Any) -> None:
+    """Write evaluation.json, with `more` facts, and the predictions that it was made of with pictures of some."""
+    known, scores = found.predictions(split), found.report(split)
+    if known is not None and found.outputs is not None:
+        write_predictions(folder, found.outputs, known.true, known.classes, split, known.examples)
+        if len(found.dataset.shape) == 3:
+            _write_thumbnails(folder, known, found.dataset)
+    if found.outputs is not None and not found.dataset.classes:
+        _write_numbers(folder, found.outputs, found.dataset)
+    if scores is not None:
+        write_evaluation(folder, {**scores, **more})
 
 
 def write_text(folder: Path, text: str) -> None:

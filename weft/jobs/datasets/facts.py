@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,20 @@ def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str
         return found | dataset.tokenizer.facts() | {"length": dataset.length}
     found |= {"classes": dataset.classes, "labels": [dataset.labels.dtype.name, *dataset.labels.shape[1:]]}
     return found | {"mean": statistics and statistics.mean, "std": statistics and statistics.std}
+
+
+def split_sizes(splits: data.Splits) -> dict[str, int]:
+    """How many examples each split has: train, validation and test, as far as there are such."""
+    return {name: len(one) for name, one in splits._asdict().items() if one}
+
+
+def stored_split_sizes(folder: Path) -> dict[str, int] | None:
+    """The sizes of splits in a run folder; None if it does not say."""
+    try:
+        found = json.loads((folder / FACTS).read_text("utf-8"))["splits"]
+        return {str(name): int(size) for name, size in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def example(known: Mapping[str, Any]) -> data.Dataset:

@@ -16,6 +16,7 @@ DATASET_VERSION = "dataset-version"
 DOCTOR = "doctor"
 EXPORT = "export"
 EMBEDDING = "embedding"
+EVALUATION = "evaluation"
 PREDICT = "predict"
 COMPRESS = "compress"
 PROFILE = "profile"
@@ -37,6 +38,7 @@ KINDS = {
     DOCTOR: ("weft.jobs.datasets.doctor", "examine_dataset"),
     EXPORT: ("weft.jobs.export_job", "export"),
     EMBEDDING: ("weft.jobs.embedding", "embed_run"),
+    EVALUATION: ("weft.jobs.evaluations", "evaluation_job"),
     PREDICT: ("weft.jobs.prediction.predictions", "predict_job"),
     COMPRESS: ("weft.jobs.compression.compress", "compress_or_resume"),
     PROFILE: ("weft.jobs.profiles.job", "profile_job"),

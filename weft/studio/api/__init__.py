@@ -19,6 +19,7 @@ from . import (
     profiles,
     queue,
     run_actions,
+    run_evaluations,
     run_results,
     runs,
     search,
@@ -30,7 +31,7 @@ from . import (
 
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
-    submission, jobs, queue, run_results, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, ensembles, compare, predictions, classify, text, events, uploads, doctor,
+    submission, jobs, queue, run_results, run_evaluations, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, ensembles, compare, predictions, classify, text, events, uploads, doctor,
     datasets, designs,
     search, account, admin,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run measured: series, evaluation, examples behind the confusion matrix, watched examples, log and history."""
+"""What a run measured: series, watched examples, log and history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from ...jobs.profiles.timeline import timeline
-from ...report.evaluation import read_evaluation
 from ...report.png import png
-from ..library.run_images import Thumbnails, cell_examples, examples, mistakes, thumbnails_of, watched, watched_of
+from ..library.run_images import Thumbnails, watched, watched_of
 from ..library.run_series import AXES, POINTS, all_series, events_of, window
 from ..library.runs import RunRow
 from ..ui.context import Studio
-
-MOST_EXAMPLES = 500
 
 
 def router(studio: Studio) -> APIRouter:
@@ -45,26 +42,6 @@ def router(studio: Studio) -> APIRouter:
         return StreamingResponse(
             _rows(found, x), media_type="text/csv", headers=attached(f"{row.name}-{'-'.join(sorted(wanted)) or 'series'}.csv")
         )  # fmt: skip
-
-    @routes.get("/{run:path}/evaluation")
-    def evaluation(run: str) -> dict[str, Any]:
-        """Scores of all and of each class, calibration, curves and confusions on the held-out split."""
-        found = read_evaluation(find_row(studio, run).folder)
-        if found is None:
-            raise HTTPException(404, f"there is no evaluation of {run} yet: it is made when the run has ended")
-        return found
-
-    @routes.get("/{run:path}/examples")
-    def examples_of(run: str, row: int | None = None, column: int | None = None, limit: int = Query(100, ge=1, le=MOST_EXAMPLES)) -> dict[str, Any]:  # fmt: skip
-        """The examples of a cell of the confusion matrix, or all mistakes, the most confident first."""
-        folder = find_row(studio, run).folder
-        found = mistakes(folder) if row is None or column is None else cell_examples(folder, row, column)
-        return {"count": len(found), "examples": [asdict(one) for one in examples(folder, found[:limit])]}
-
-    @routes.get("/{run:path}/examples/{number}.png")
-    def example_image(run: str, number: int) -> Response:
-        """The picture of a held-out example: of mistakes, and of some that are right."""
-        return picture(thumbnails_of(find_row(studio, run).folder), number)
 
     @routes.get("/{run:path}/watched")
     def watched_examples(run: str) -> dict[int, list[dict[str, Any]]]:

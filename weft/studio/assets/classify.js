@@ -282,7 +282,6 @@
       location.assign(`${studio.base}/classify?${new URLSearchParams({ runs, ...(tab ? { tab } : {}) })}`);
     });
   };
-  document.addEventListener("change", (event) => event.target.matches("select[data-go]") && location.assign(event.target.value));
   // The page is mounted by a script that runs after this one.
   const parts = [["[data-classify]", one], ["[data-many]", many], ["[data-code]", code], ["[data-networks]", networks]];
   const wait = () => {

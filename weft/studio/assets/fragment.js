@@ -108,6 +108,7 @@ function morph(from, to) {
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
   if (chosen) from.selected = true; // what the server says now; else the choice is the user's
+  if (from.nodeName === "INPUT" && from.type === "range" && from !== document.activeElement) from.value = to.getAttribute("value"); // not under the pointer
   if (from.nodeName === "INPUT" && from.type === "checkbox") from.checked = to.hasAttribute("checked");
   morphChildren(from, to);
 }

@@ -13,3 +13,12 @@ document.addEventListener("change", async (event) => {
   told.value = content.image;
   told.dispatchEvent(new Event("change", { bubbles: true }));
 });
+
+// A slider says its epoch while it moves: the network is loaded meanwhile.
+document.addEventListener("input", (event) => {
+  const slider = event.target.closest("input[data-epochs]");
+  if (!slider) return;
+  const told = slider.parentElement.querySelector("output");
+  told.textContent = slider.dataset.epochs.split(",")[slider.value];
+  slider.setAttribute("aria-valuetext", `epoch ${slider.parentElement.querySelector(".num").textContent}`);
+});

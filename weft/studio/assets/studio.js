@@ -98,6 +98,7 @@
     if (button) send(button);
     if (event.target.closest("[data-theme-toggle]")) toggleTheme();
   });
+  document.addEventListener("change", (event) => event.target.matches("select[data-go]") && location.assign(event.target.value));
 
   // --- viewers: links to pages that the server denies them are not shown (pictures stay, without their link), nor can jobs be moved -------
   const isDenied = denied ? ((pattern) => (path) => pattern.test(path.slice(base.length)))(new RegExp(`^(${denied})$`)) : () => false;

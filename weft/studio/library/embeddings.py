@@ -13,6 +13,7 @@ from ...jobs.embedding import EXAMPLES, FILE, EmbeddingMap, read_embedding
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import EMBEDDING
 from ...jobs.queue.record import JobRecord
+from .run_jobs import device_for
 from .run_network import why_without_layers
 from .runs import RunRow
 
@@ -54,13 +55,6 @@ def embedding_job(queue: JobQueue, row: RunRow) -> JobRecord | None:
     return None
 
 
-def _device(queue: JobQueue, row: RunRow) -> str:
-    """The device of the run, or the CPU if that is on another machine: a map needs no more."""
-    device = str(row.settings.get("device") or "cpu")
-    gpus = queue.gpus() if device.startswith("cuda") else []
-    return device if device in ("cuda", *gpus) and gpus else "cpu"
-
-
 def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any], owner: str = "") -> JobRecord:
     """Add the job that makes the map of a run, unless one waits or runs."""
     if why := why_without_layers(row.folder):
@@ -71,6 +65,6 @@ def submit_embedding(queue: JobQueue, row: RunRow, given: Mapping[str, Any], own
     settings = {
         "name": f"Embedding of {row.name}", "run": str(row.folder), "model": row.model, "data": row.data,
         "checkpoint": given.get("checkpoint", "best"), "examples": given.get("examples", EXAMPLES),
-        "device": _device(queue, row),
+        "device": device_for(queue, row),
     }  # fmt: skip
     return queue.add(settings, EMBEDDING, owner=owner)

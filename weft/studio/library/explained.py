@@ -30,20 +30,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ExplainedNetwork:
-    """A loaded network of a run. Images are named: test-12 is one of the held-out split, upload-KEY one that was sent."""
+class RunImages:
+    """The images that the networks of one run are looked at with: those of its held-out split, and those that were sent."""
 
-    def __init__(self, folder: Path, loaded: LoadedNetwork) -> None:
-        self.folder, self.loaded, self.predictor = folder, loaded, loaded.predictor
-        self.explainer = Explainer(self.predictor.model, self.predictor.prepare)
-        self._lock = threading.RLock()  # what is kept
-        self._activations: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._uploads: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._weights: dict[str, WeightDetails] = {}
-        self._survey: LayerSurvey | None = None
-        self._surveying = threading.Lock()
-
-    # --- images -------------------------------------------------------------------------------------------------------------
+        self._lock = threading.Lock()
 
     @cached_property
     def held_out(self) -> tuple[str, Dataset]:
@@ -51,19 +44,8 @@ class ExplainedNetwork:
         job = job_of("studio", settings_of("studio", self.folder))
         return held_out(job.splits, None)
 
-    def upload(self, content: bytes) -> str:
-        """Keep an image that was sent; its name."""
-        with tempfile.NamedTemporaryFile(suffix=".image") as file:
-            file.write(content)
-            file.flush()
-            return self.add_file(Path(file.name))
-
-    def add_file(self, path: Path) -> str:
-        """Keep the pixels of an image file; its name."""
-        try:
-            pixels = self.predictor.image(str(path))
-        except Unreadable as reason:
-            raise UserError("studio", f"an image file is required, got one that {reason}.") from None
+    def keep(self, pixels: np.ndarray) -> str:
+        """Keep an image; its name."""
         name = f"{UPLOAD}-{hashlib.sha256(pixels.tobytes()).hexdigest()[:16]}"
         with self._lock:
             _keep(self._uploads, name, pixels, KEPT_UPLOADS)
@@ -83,6 +65,45 @@ class ExplainedNetwork:
                 "studio", f"an image from {known}-0 to {known}-{len(examples) - 1} is required, got {name!r}."
             )
         return np.asarray(examples.inputs([int(number)])[0])
+
+
+class ExplainedNetwork:
+    """A loaded network of a run. Images are named: test-12 is one of the held-out split, upload-KEY one that was sent."""
+
+    def __init__(self, images: RunImages, loaded: LoadedNetwork) -> None:
+        self.images, self.loaded, self.predictor = images, loaded, loaded.predictor
+        self.folder = images.folder
+        self.explainer = Explainer(self.predictor.model, self.predictor.prepare)
+        self._lock = threading.RLock()  # what is kept
+        self._activations: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
+        self._weights: dict[str, WeightDetails] = {}
+        self._survey: LayerSurvey | None = None
+        self._surveying = threading.Lock()
+
+    # --- images -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def held_out(self) -> tuple[str, Dataset]:
+        """The held-out split of the run's data: its name and its examples."""
+        return self.images.held_out
+
+    def upload(self, content: bytes) -> str:
+        """Keep an image that was sent; its name."""
+        with tempfile.NamedTemporaryFile(suffix=".image") as file:
+            file.write(content)
+            file.flush()
+            return self.add_file(Path(file.name))
+
+    def add_file(self, path: Path) -> str:
+        """Keep the pixels of an image file; its name."""
+        try:
+            return self.images.keep(self.predictor.image(str(path)))
+        except Unreadable as reason:
+            raise UserError("studio", f"an image file is required, got one that {reason}.") from None
+
+    def image(self, name: str) -> np.ndarray:
+        """The pixels of an image by its name."""
+        return self.images.image(name)
 
     def true_class(self, name: str) -> int | None:
         """The label of a held-out image; None where none is known."""
@@ -169,23 +190,37 @@ class ExplainedNetwork:
 
 
 class ExplainedNetworks:
-    """The networks that were looked into last."""
+    """The networks that were looked into last. The checkpoints of a run share its images, so that one can be seen with each."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[Path, str], ExplainedNetwork] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, networks: LoadedNetworks, folder: Path, checkpoint: str = "best") -> ExplainedNetwork:
-        """The network of a run with its best or last weights; one whose weights were loaded again begins anew."""
-        if checkpoint not in ("best", "last"):
-            raise UserError("studio", f"the checkpoint best or last is required, got {checkpoint!r}.")
+        """The network of a run with the weights of a checkpoint; one whose weights were loaded again begins anew."""
         loaded = networks.get(folder, checkpoint)
         with self._lock:
             known = self._known.get((folder, checkpoint))
             if known is None or known.loaded is not loaded:
-                known = ExplainedNetwork(folder, loaded)
+                known = ExplainedNetwork(self._images(folder), loaded)
             _keep(self._known, (folder, checkpoint), known, KEPT_NETWORKS)
+            self._release(networks)
             return known
+
+    def all(self) -> list[ExplainedNetwork]:
+        """What is kept, the most recently used last."""
+        with self._lock:
+            return list(self._known.values())
+
+    def _images(self, folder: Path) -> RunImages:
+        """The images of a run: those of another checkpoint of it, if one is kept."""
+        return next((one.images for (of, _), one in self._known.items() if of == folder), None) or RunImages(folder)
+
+    def _release(self, networks: LoadedNetworks) -> None:
+        """Let go of networks that had to make room for others: kept here, they would stay in memory beyond the limit."""
+        there = {id(one) for one in networks.all()}
+        for key in [key for key, one in self._known.items() if id(one.loaded) not in there]:
+            del self._known[key]
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:

@@ -18,13 +18,13 @@ from ...jobs.prediction.find import find_predictor
 from ...jobs.prediction.predictions import TOP, outcome
 from ...jobs.prediction.predictor import Predictor
 from ...jobs.prediction.run_predictor import predictor_of_run
+from ...jobs.run_weights import weight_names, weights_path
 from ...ops.convert import asarray
 from ...records import dataclass
 from ...text.generate import stream
 from ..decoding import guarded_pixels
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
-CHECKPOINTS = ("best", "last")  # of a run
 Key = tuple[Path, str]
 
 
@@ -154,12 +154,9 @@ def weights_file(path: Path, checkpoint: str) -> Path:
     """The file that holds the weights of a run's checkpoint, or of an imported network."""
     if not path.is_dir():
         return path
-    file = path / "weights" / f"{checkpoint}.safetensors"
-    if checkpoint not in CHECKPOINTS:
-        raise UserError("studio", f"a checkpoint is required ({' or '.join(CHECKPOINTS)}), got {checkpoint!r}.")
-    if not file.exists():
+    if not weight_names(path):
         raise UserError("studio", f"{path.name} has no weights yet: they are written after its first epoch.")
-    return file
+    return weights_path("studio", path, checkpoint)
 
 
 def _load(path: Path, checkpoint: str, stamp: int) -> LoadedNetwork:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...records import dataclass
-from .loaded import CHECKPOINTS
 from .runs import RunIndex, RunRow
 
+CHECKPOINTS = ("best", "last")  # of a run that can be chosen to classify with
 IMPORTED = ".networks"  # below the folder of runs
 FILES = (".weft", ".onnx")
 

@@ -14,6 +14,7 @@ from ...records import dataclass
 from ...report.evaluation import class_table, frequent_confusions
 from ...report.png import data_url, png
 from ...report.run_record import read_run
+from ..library.run_evaluations import ShownEvaluation
 from ..library.run_images import cell_examples, examples, predictions_of, thumbnails_of
 from ..library.runs import RunRow
 from ..ui.context import Studio
@@ -46,19 +47,20 @@ def read_matrix(folder: Path) -> Matrix | None:
     return Matrix(record.confusion.astype(np.int64), record.classes)
 
 
-async def confusion_cards(studio: Studio, row: RunRow) -> None:
-    """The matrix and the images of a cell, side by side; nothing before the run is evaluated."""
-    matrix = await asyncio.to_thread(read_matrix, row.folder)
+async def confusion_cards(studio: Studio, row: RunRow, shown: ShownEvaluation | None = None) -> None:
+    """The matrix and the images of a cell, side by side; nothing before the run is evaluated. Without `shown`, what the run wrote at its end."""
+    shown = shown or ShownEvaluation(row.folder)
+    matrix = await asyncio.to_thread(read_matrix, shown.folder)
     if matrix is not None and len(matrix.names) > 1:
-        cards = ConfusionCards(studio, row, matrix)
+        cards = ConfusionCards(studio, row, shown, matrix)
         await cards.choose_first()
 
 
 class ConfusionCards:
     """The matrix and the chosen cell."""
 
-    def __init__(self, studio: Studio, row: RunRow, matrix: Matrix) -> None:
-        self.studio, self.row, self.matrix = studio, row, matrix
+    def __init__(self, studio: Studio, row: RunRow, shown: ShownEvaluation, matrix: Matrix) -> None:
+        self.studio, self.row, self.shown, self.matrix = studio, row, shown, matrix
         self.pairs = frequent_confusions(matrix.counts, matrix.names)
         self.cell: tuple[int, int] | None = None
         self.by_share, self.limit = False, IMAGES
@@ -77,7 +79,7 @@ class ConfusionCards:
         if self.pairs:
             await self._choose(f"{self.pairs[0]['row']},{self.pairs[0]['column']}")
         else:
-            self.right.show(render("cell_images.html", title="No mistakes", examples=[], count=0, base="", small=False, note="Every example was classified correctly."))  # fmt: skip
+            self.right.show(render("cell_images.html", title="No mistakes", examples=[], count=0, base="", query="", small=False, note="Every example was classified correctly."))  # fmt: skip
 
     async def _choose(self, value: str) -> None:
         row, _, column = value.partition(",")
@@ -98,12 +100,12 @@ class ConfusionCards:
         few = len(names) <= MOST_CELLS
         return render(
             "confusion.html", names=names, lines=matrix_lines(self.matrix) if few else [], picture="" if few else pixels(counts), pairs=self.pairs[:9],
-            chosen=self.cell, by_share=self.by_share, total=int(counts.sum()), split=str(self.row.summary.get("split") or "held-out"),
+            chosen=self.cell, by_share=self.by_share, total=int(counts.sum()),
         )  # fmt: skip
 
     def _images(self) -> str:
         assert self.cell is not None
-        folder, names = self.row.folder, self.matrix.names
+        folder, names = self.shown.folder, self.matrix.names
         row, column = self.cell
         found = cell_examples(folder, row, column)
         pictures = thumbnails_of(folder)
@@ -114,7 +116,7 @@ class ConfusionCards:
         )
         return render(
             "cell_images.html", title=title, examples=examples(folder, found[: self.limit]), count=count, note=note,
-            base=f"{self.studio.config.prefix}/api/v1/runs/{quote(self.row.id)}/examples", small=pictures is not None and pictures.are_small,
+            base=f"{self.studio.config.prefix}/api/v1/runs/{quote(self.row.id)}/examples", query=self.shown.query, small=pictures is not None and pictures.are_small,
         )  # fmt: skip
 
 

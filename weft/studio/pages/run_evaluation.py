@@ -1,4 +1,4 @@
-"""The evaluation of a run on its held-out split: scores, classes, calibration, curves, confusions, mistakes."""
+"""The evaluation of a run on a split: scores, classes, calibration, curves, confusions, mistakes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import math
 from typing import Any
 from urllib.parse import quote
 
+from fastapi import HTTPException
 from nicegui import ui
 
+from ...errors import UserError
 from ...report.evaluation import read_evaluation
 from ...report.run_record import read_run
+from ..library.run_evaluations import ShownEvaluation, evaluation_choice
 from ..library.run_images import examples, mistakes, thumbnails_of
 from ..library.runs import RunRow
 from ..ui.chart_card import ChartCard
@@ -21,6 +24,7 @@ from ..ui.fragment import Fragment, fragment
 from ..ui.later import add_later
 from ..ui.rendering import render
 from .run_confusion import confusion_cards
+from .run_evaluation_choice import evaluation_head, offer_evaluation
 from .run_regression import regression_cards
 from .run_tiles import MetricTile
 
@@ -33,28 +37,48 @@ MISTAKES = 12
 
 
 async def evaluation(studio: Studio, row: RunRow) -> None:
-    """Add the cards to the page."""
-    found = await asyncio.to_thread(read_evaluation, row.folder)
-    if found is None:
-        await _without(studio, row)
-    elif found["task"] == "regress":
+    """Add the tab to the page: what is chosen in its head, or what the run wrote at its end."""
+    given = ui.context.client.request.query_params
+    try:
+        choice = await asyncio.to_thread(evaluation_choice, row.folder, given.get("split"), given.get("checkpoint"))
+    except UserError as error:
+        raise HTTPException(404, error.message) from None
+    if choice is None:
+        await _without_choice(studio, row)
+        return
+    evaluation_head(studio, row, choice)
+    if choice.shown is not None:
+        await _cards(studio, row, choice.shown)
+        return
+    offer_evaluation(studio, row, choice, lambda shown: _cards(studio, row, shown))
+    if not given.get("split") and not given.get("checkpoint"):
+        await confusion_cards(studio, row)  # of a run from before predictions were kept
+
+
+async def _cards(studio: Studio, row: RunRow, shown: ShownEvaluation) -> None:
+    """The cards of one evaluation."""
+    found = await asyncio.to_thread(read_evaluation, shown.folder)
+    assert found is not None
+    if found["task"] == "regress":
         regression_cards(found)
-    else:
-        with ui.element("section").classes("card sect").props('aria-label="Scores"'):
-            fragment("metric_strip.html", metrics=_strip(found))
-        ClassTable(found)
-        with ui.element("div").classes("cols c3 sect"):
-            _calibration(found)
-            CurvesCard(row, found)
-            _confusions(found)
-        add_later(lambda: confusion_cards(studio, row))
-        add_later(lambda: _mistakes(studio, row))
+        return
+    with ui.element("section").classes("card sect").props('aria-label="Scores"'):
+        fragment("metric_strip.html", metrics=_strip(found))
+    ClassTable(found)
+    with ui.element("div").classes("cols c3 sect"):
+        _calibration(found)
+        CurvesCard(row, found)
+        _confusions(found)
+    add_later(lambda: confusion_cards(studio, row, shown))
+    add_later(lambda: _mistakes(studio, row, shown))
 
 
-async def _without(studio: Studio, row: RunRow) -> None:
-    """A run that is not evaluated yet, one from before predictions were kept, or a text."""
+async def _without_choice(studio: Studio, row: RunRow) -> None:
+    """A text, or a run whose weights or settings are not there: what it wrote at its end, if it did."""
     record = await asyncio.to_thread(read_run, row.folder)
-    if record.text:
+    if await asyncio.to_thread(read_evaluation, row.folder) is not None:
+        await _cards(studio, row, ShownEvaluation(row.folder))
+    elif record.text:
         _text(row, record.text)
     elif record.confusion is not None:
         await confusion_cards(studio, row)
@@ -201,17 +225,17 @@ def _confusions(found: dict[str, Any]) -> None:
         fragment("confusions.html", pairs=pairs, most=max((one["count"] for one in pairs), default=1), wrong=wrong)
 
 
-async def _mistakes(studio: Studio, row: RunRow) -> None:
-    wrong = await asyncio.to_thread(mistakes, row.folder)
+async def _mistakes(studio: Studio, row: RunRow, shown: ShownEvaluation) -> None:
+    wrong = await asyncio.to_thread(mistakes, shown.folder)
     if wrong:
-        MistakesCard(studio, row, wrong)
+        MistakesCard(studio, row, shown, wrong)
 
 
 class MistakesCard:
     """The most confident mistakes, twelve or all."""
 
-    def __init__(self, studio: Studio, row: RunRow, wrong: list[int]) -> None:
-        self.studio, self.row, self.wrong, self.limit = studio, row, wrong, MISTAKES
+    def __init__(self, studio: Studio, row: RunRow, shown: ShownEvaluation, wrong: list[int]) -> None:
+        self.studio, self.row, self.shown, self.wrong, self.limit = studio, row, shown, wrong, MISTAKES
         self.card = Fragment(self._html(), "section", on={"all": self._show_all}).classes("card sect")
         self.card.props('aria-label="Worst mistakes"')
 
@@ -220,8 +244,8 @@ class MistakesCard:
         self.card.show(await asyncio.to_thread(self._html))
 
     def _html(self) -> str:
-        pictures = thumbnails_of(self.row.folder)
+        pictures = thumbnails_of(self.shown.folder)
         return render(
-            "mistakes.html", examples=examples(self.row.folder, self.wrong[: self.limit]), count=len(self.wrong),
-            base=f"{self.studio.config.prefix}/api/v1/runs/{quote(self.row.id)}/examples", small=pictures is not None and pictures.are_small,
+            "mistakes.html", examples=examples(self.shown.folder, self.wrong[: self.limit]), count=len(self.wrong),
+            base=f"{self.studio.config.prefix}/api/v1/runs/{quote(self.row.id)}/examples", query=self.shown.query, small=pictures is not None and pictures.are_small,
         )  # fmt: skip

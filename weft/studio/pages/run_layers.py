@@ -14,6 +14,7 @@ from ...errors import UserError, WeftError
 from ...interpret import LayerSurvey
 from ..library.explained import ExplainedNetwork
 from ..library.layer_facts import LayerRow, shape_text
+from ..library.run_checkpoints import checkpoint_epochs, checkpoint_titles, epoch_slider
 from ..library.run_network import why_without_layers
 from ..library.runs import RunRow
 from ..library.tiles import grid_of, has_colours, tiles_of
@@ -24,7 +25,6 @@ from ..ui.layer_cards import channel_line, histograms, layer_facts, layer_statis
 from ..ui.rendering import render
 
 FEW_TILES, FEW_FILTERS = 60, 36  # that are shown at first
-CHECKPOINTS = ("best", "last")
 
 
 def layers(studio: Studio, row: RunRow) -> None:
@@ -44,15 +44,17 @@ class LayersView:
     def __init__(self, studio: Studio, row: RunRow, image: str, layer: str, checkpoint: str) -> None:
         self.studio, self.row = studio, row
         self.image, self.layer, self.checkpoint = image, layer, checkpoint
+        self.epochs: dict[str, int | None] = {}  # of the checkpoints by name
         self.channel, self.words, self.overlay, self.every_tile, self.by_strength = 0, "", False, False, False
         self.opened: set[str] = set()
         self.network: ExplainedNetwork | None = None
         self.sample: LayerSurvey | None = None
+        self._opening = asyncio.Lock()
         self.main = Fragment(
             render("layers_loading.html"),
             on={
                 "layer": self._choose_layer, "toggle": self._toggle, "channel": self._choose_channel, "image": self._choose_image,
-                "step": self._step, "checkpoint": self._choose_checkpoint, "view": self._choose_view, "tiles": self._choose_tiles,
+                "step": self._step, "checkpoint": self._choose_checkpoint, "epoch": self._choose_epoch, "view": self._choose_view, "tiles": self._choose_tiles,
                 "order": self._choose_order, "filter": self._filter,
             },
         )  # fmt: skip
@@ -61,22 +63,33 @@ class LayersView:
 
     async def open(self) -> None:
         """Load the network and show it; then look at more images to tell which channels are dead."""
-        self.sample = None
         try:
-            if why := why_without_layers(self.row.folder):
-                raise UserError("studio", why)
-            self.network = await asyncio.to_thread(
-                self.studio.explained.get, self.studio.networks, self.row.folder, self.checkpoint
-            )
-            if not self.image:
-                self.image = f"{(await asyncio.to_thread(lambda: self._known.held_out))[0]}-0"
-            await self._show()
-            self._show_why()
-            self.sample = await asyncio.to_thread(self._known.survey)
-            await self._show()
+            async with self._opening:
+                await self._load()
+            network = self._known
+            sample = await asyncio.to_thread(network.survey)
+            if network is self.network and self.sample is None:
+                self.sample = sample
+                await self._show()
         except WeftError as error:
             if not self.main.is_deleted:
                 self.main.show(render("problem.html", message=error.message))
+
+    async def _load(self) -> None:
+        """Load and show the checkpoint that is wanted now: a slider that is dragged asks faster than networks are loaded."""
+        if why := why_without_layers(self.row.folder):
+            raise UserError("studio", why)
+        found = await asyncio.to_thread(
+            self.studio.explained.get, self.studio.networks, self.row.folder, self.checkpoint
+        )
+        if found is self.network:
+            return
+        self.network, self.sample = found, None
+        self.epochs = await asyncio.to_thread(checkpoint_epochs, self.row.folder)
+        if not self.image:
+            self.image = f"{(await asyncio.to_thread(lambda: self._known.held_out))[0]}-0"
+        await self._show()
+        self._show_why()
 
     @property
     def _known(self) -> ExplainedNetwork:
@@ -95,7 +108,9 @@ class LayersView:
         if self.main.is_deleted:
             return
         self.why.set_visibility(True)
-        self.why.show(render("why.html", network=self.row.id, checkpoint=self.checkpoint, image=self.image))
+        self.why.show(
+            render("why.html", network=self.row.id, checkpoint=self._known.loaded.checkpoint, image=self.image)
+        )
 
     # --- events -------------------------------------------------------------------------------------------------------------
 
@@ -125,9 +140,12 @@ class LayersView:
 
     async def _choose_checkpoint(self, name: str) -> None:
         self.checkpoint = name
-        if self.image.startswith("upload-"):
-            self.image = ""
         await self.open()
+
+    async def _choose_epoch(self, place: str) -> None:
+        slider = epoch_slider(self.epochs, self.checkpoint)
+        if slider is not None:
+            await self._choose_checkpoint(slider.names[min(int(place), len(slider.names) - 1)])
 
     async def _choose_view(self, name: str) -> None:
         self.overlay = name == "overlay"
@@ -162,7 +180,7 @@ class LayersView:
             name: n for name, n in dead.items() if name == self.layer or not network.layer_has_parts(name)
         }
         return render(
-            "layers.html", row=self.row, checkpoint=self.checkpoint, checkpoints=self._checkpoints(), split=split, count=len(examples),
+            "layers.html", row=self.row, checkpoint=self.checkpoint, titles=checkpoint_titles(self.epochs), slider=epoch_slider(self.epochs, self.checkpoint), split=split, count=len(examples),
             image=self.image, picture=self._picture(), answer=self._answer(), rows=self._visible(rows), opened=self.opened, words=self.words,
             largest=max((one.norm for one in rows), default=0.0) or 1.0, dead=dead or {}, chosen=chosen, shape=shape_text, details=details,
             facts=layer_facts(chosen, details, leaves, network.sample_count), channel=self.channel,
@@ -174,9 +192,6 @@ class LayersView:
             exciting=self._exciting(split), sampled=network.sample_count,
             tile_size=_tile_size(len(chosen.shape), chosen.channels), filter_size=0 if weight is None else _filter_size(weight),
         )  # fmt: skip
-
-    def _checkpoints(self) -> list[str]:
-        return [name for name in CHECKPOINTS if (self.row.folder / "weights" / f"{name}.safetensors").exists()]
 
     def _visible(self, rows: Sequence[LayerRow]) -> list[LayerRow]:
         """The rows that match the words, or those whose groups are open; the way to the chosen layer is always open."""
@@ -212,7 +227,7 @@ class LayersView:
     def _address(self, what: str, **values: Any) -> str:
         path = f"{self.studio.config.prefix}/api/v1/networks/{quote(self.row.id)}/{what}"
         stamp = id(self._known) % 1_000_000
-        return f"{path}?{urlencode({**values, 'checkpoint': self.checkpoint, 'v': stamp})}"
+        return f"{path}?{urlencode({**values, 'checkpoint': self._known.loaded.checkpoint, 'v': stamp})}"
 
     def _picture(self) -> str:
         return self._address(f"images/{quote(self.image)}.png")
