@@ -94,7 +94,7 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     assert "is not a saved program" in error
     weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))
     _, error = said("predict", "plain.weft", images[0], code=2)
-    assert "does not say how images become its inputs" in error
+    assert "a model with one input of images (batch, channels, height, width) is required" in error
 
 
 def test_an_exported_run_brings_compiled_code_along(

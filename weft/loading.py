@@ -29,4 +29,4 @@ def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) ->
             f"{path} holds weights alone, not a network. Read them with weft.io.load_weights, or give them to a network of the zoo: "
             "weft convert FILE net.weft model=NAME.",
         )
-    return load_program(path, trust_compiled=trust_compiled) if kind == "program" else onnx.load(path)
+    return onnx.load(path) if kind == "onnx" else load_program(path, trust_compiled=trust_compiled)

@@ -11,15 +11,26 @@ from typing import Literal
 from ..errors import RunError, UserError
 from .zip_archive import END, START, ZIP_ERRORS
 
-FileKind = Literal["program", "onnx", "weights"]
+FileKind = Literal["program", "onnx", "weights", "unknown"]
 MANIFEST = "manifest.json"  # of a saved program
 KERAS_WEIGHTS, KERAS_CONFIG = "model.weights.h5", "config.json"  # entries of a .keras file
 HDF5 = b"\x89HDF\r\n\x1a\n"  # how files of HDF5 begin
+ONNX = b"\x08"  # the first field of an ONNX model, its version
+WEIGHTS = (
+    ".caffemodel",
+    ".pth",
+    ".pt",
+    ".bin",
+    ".npz",
+    ".safetensors",
+    ".h5",
+    ".keras",
+)  # of files that say nothing themselves
 PICKLE = b"\x80"  # how files of PyTorch begin that are no zip archives
 
 
 def file_kind(path: str | os.PathLike[str], where: str = "load") -> FileKind:
-    """The kind of a file. Networks of ONNX and Caffe are both protobuf, so what no other format claims is ONNX unless it ends in .caffemodel.
+    """The kind of a file. Files of ONNX and Caffe have no mark at their beginning: there the suffix decides.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".caffemodel") as file:
@@ -39,8 +50,9 @@ def file_kind(path: str | os.PathLike[str], where: str = "load") -> FileKind:
         raise RunError(where, f"{path} is empty.")
     if start[:4] in (START, END):
         return _zip_kind(file, where)
-    is_weights = start[:1] == PICKLE or start[:8] == HDF5 or start[8:9] == b"{" or file.suffix == ".caffemodel"
-    return "weights" if is_weights else "onnx"
+    if start[:1] == PICKLE or start[:8] == HDF5 or start[8:9] == b"{" or file.suffix.lower() in WEIGHTS:
+        return "weights"
+    return "onnx" if start[:1] == ONNX or file.suffix.lower() == ".onnx" else "unknown"
 
 
 def _zip_kind(file: Path, where: str) -> FileKind:

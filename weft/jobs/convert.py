@@ -30,7 +30,7 @@ from ..zoo.published import load_published
 from .networks import full_name
 
 WEIGHTS = (".safetensors", ".npz")
-SUFFIX: dict[FileKind, str] = {"program": ".weft", "onnx": ".onnx", "weights": ""}
+SUFFIX: dict[FileKind, str] = {"program": ".weft", "onnx": ".onnx"}
 PROGRAMS = (".weft", ".onnx")
 PAIRS = (
     "Weights (PyTorch, safetensors, .npz, Keras, Caffe) become .safetensors or .npz, and with model= also .weft or .onnx; "
@@ -76,7 +76,7 @@ def convert(
         return _network(read, kind, write, full_name(model), classes)
     if classes is not None:
         raise UserError("convert", "classes= belongs to a network of the zoo: give model= too.")
-    if kind != "weights":
+    if kind in SUFFIX:
         return _program(read, kind, write)
     if write.suffix in PROGRAMS:
         raise UserError(
@@ -89,7 +89,7 @@ def convert(
 
 def _network(read: Path, kind: FileKind, write: Path, name: str, classes: int | None) -> Converted:
     """Published weights as a network of the zoo."""
-    if kind != "weights":
+    if kind in SUFFIX:
         raise UserError("convert", f"model= is for files of weights, got {read}.")
     values = load_weights(read)
     network = zoo.find(name)(**({} if classes is None else {"classes": classes})).eval()

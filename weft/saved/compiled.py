@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -64,7 +65,8 @@ def _objects(path: Path, device: str, args: tuple[Any, ...], kwargs: dict[str, A
         program = load(path, trust_compiled=False).eval()
         jit(program).lower(*args, **kwargs)  # compiled, not run
         if "eval" in program.manifest.functions:  # it has no state that a run would change
-            for leaf in flatten(program(*args, **kwargs))[0]:
-                if isinstance(leaf, Tensor):
-                    leaf.realize()  # large programs are compiled without jit, too
+            with knobs.set(compile_after=sys.maxsize):  # not what was computed often before
+                for leaf in flatten(program(*args, **kwargs))[0]:
+                    if isinstance(leaf, Tensor):
+                        leaf.realize()  # large programs are compiled without jit, too
     return objects

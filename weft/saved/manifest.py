@@ -96,7 +96,7 @@ class Manifest:
             "ops": self.ops,
         }
         separators = (",", ":") if indent is None else None
-        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False) + "\n"
 
 
 def structure_as_json(structure: Structure) -> Any:

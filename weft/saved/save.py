@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from ..version import __version__
 from .archive import write_archive
 from .compiled import as_targets, compiled_entries
 from .manifest import RESERVED, Manifest
-from .trace import ProgramTracer, call_specs, example_sizes, in_mode
+from .trace import ProgramTracer, call_specs, example_sizes, in_mode, stated
 from .trace import TensorSpec as TensorSpec
 
 
@@ -73,7 +74,7 @@ def save(
     else:
         tracer.add("call")
     given = {} if labels is None else {"labels": list(labels)}
-    known = {**getattr(function, "facts", {}), **given, **facts, "weft": __version__}
+    known = {**stated(function, "facts", {}), **given, **facts, "weft": __version__}
     entries = _entries(tracer, {name: fact for name, fact in known.items() if fact is not None})
     if targets:
         sizes = example_sizes(inputs, tracer.dimensions)
@@ -91,6 +92,7 @@ def _entries(program: ProgramTracer, facts: Mapping[str, Any]) -> dict[str, Any]
         _frozen_names(program), dict(facts),
     )  # fmt: skip
     try:
+        json.dumps(manifest.facts, allow_nan=False)  # other readers of JSON refuse nan
         head = manifest.as_text()
     except (TypeError, ValueError) as error:
         raise UserError("save", f"facts about a program must be JSON: {error}.") from None

@@ -331,9 +331,14 @@ class ProgramTracer:
         return source, number
 
 
+def stated(function: Any, name: str, otherwise: Any) -> Any:
+    """What a network that was loaded from a file states about itself: `facts` and `argument_names`. Layers of others may have these names."""
+    return getattr(function, name) if isinstance(getattr(type(function), name, None), property) else otherwise
+
+
 def argument_names(function: Any, structure: Structure) -> list[str]:
     """Names of the arguments: those of the function's parameters, with positions where one argument holds several tensors."""
-    stored: list[str] = getattr(function, "argument_names", [])  # of a loaded program or model
+    stored: list[str] = stated(function, "argument_names", [])
     if len(stored) == structure.leaves:
         return stored
     args, kwargs = structure.children

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ...io.files import cannot_write, replace_file
 from ...nn.module import Module
-from ...saved.trace import ProgramTracer, argument_names, call_specs, in_mode, result_names
+from ...saved.trace import ProgramTracer, argument_names, call_specs, in_mode, result_names, stated
 from ...tracing.jit import Jit
 from ...version import __version__
 from ..package import onnx_package
@@ -65,7 +65,7 @@ def save(
         tracer.add("eval")
     exporter = _Exporter(tracer, opset)
     proto = exporter.model()
-    stored = {key: fact for key, fact in getattr(function, "facts", {}).items() if key != "weft"}
+    stored = {key: fact for key, fact in stated(function, "facts", {}).items() if key != "weft"}
     facts = {**stored, **(metadata or {}), "producer": f"weft {__version__}"}
     if labels is not None:
         facts["labels"] = list(labels)
