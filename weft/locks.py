@@ -72,7 +72,8 @@ class LockHolder:
 def lock_holder(folder: str | os.PathLike[str]) -> LockHolder | None:
     """The process that writes to this folder; None if it has ended. Processes of other machines count as running."""
     try:
-        found = json.loads((Path(folder) / NAME).read_text())
+        with open(os.path.join(folder, NAME), encoding="utf-8") as file:
+            found = json.loads(file.read())
     except (OSError, ValueError):
         return None
     alive = isinstance(found, dict) and {"pid", "host"} <= found.keys() and _may_be_alive(found)

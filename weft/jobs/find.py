@@ -25,7 +25,7 @@ DEEPEST = 4  # levels of folders below the root that are searched
 
 def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
     """The folder of a run, given as a folder, or by its name or the end of its name if only one run under `root` has it."""
-    if _is_run(Path(text)):
+    if _is_run(text):
         return Path(text)
     known = run_folders(root)
     names = {folder: folder.relative_to(root).as_posix() for folder in known}
@@ -47,20 +47,22 @@ def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
 
 def run_folders(root: str | os.PathLike[str]) -> list[Path]:
     """All folders of runs in a folder and a few levels below it; hidden folders hold none."""
-    found, level = [], [Path(root)]
+    found: list[str] = []
+    level = [os.fspath(root)]
     for _ in range(DEEPEST + 1):
-        found += [folder for folder in level if _is_run(folder)]
-        level = [inner for folder in level if not _is_run(folder) for inner in _folders(folder)]
-    return sorted(found)
+        runs = {folder for folder in level if _is_run(folder)}
+        found += runs
+        level = [inner for folder in level if folder not in runs for inner in _folders(folder)]
+    return [Path(folder) for folder in sorted(found, key=lambda folder: folder.split(os.sep))]
 
 
-def _folders(folder: Path) -> list[Path]:
+def _is_run(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "args.yaml"))
+
+
+def _folders(folder: str) -> list[str]:
     try:
-        # .jobs, .studio and .trash hold no runs of their own
-        return [inner for inner in folder.iterdir() if not inner.name.startswith(".") and inner.is_dir()]
+        with os.scandir(folder) as entries:  # .jobs, .studio and .trash hold no runs of their own
+            return [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except OSError:  # folders that cannot be read are skipped
         return []
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "args.yaml").is_file()

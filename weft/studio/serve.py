@@ -22,6 +22,7 @@ from .ui.context import Studio
 
 AGAIN = 5.0  # seconds until a queue that could not be run is tried again
 GRACE = 2  # seconds that streams of events have to end
+KEEP_ALIVE = 75  # seconds that an idle connection stays open; of 5, the default, a loaded server closed some whose next request was on its way
 TRIED = 20  # ports from the first one on, if the port may be chosen
 
 
@@ -47,6 +48,7 @@ def serve(
         uvicorn.Config(
             app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix, proxy_headers=False, server_header=False,
             ssl_certfile=config.tls_cert, ssl_keyfile=config.tls_key, timeout_graceful_shutdown=GRACE,
+            timeout_keep_alive=KEEP_ALIVE,
         )
     )  # fmt: skip
     announcer = threading.Thread(target=_announce, args=(studio, token, announce, server, ended), daemon=True)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -147,8 +148,9 @@ class RunIndex:
         """Look at the disk; whether anything has changed."""
         with self._refreshing:
             rows, seen = {}, {}
+            beginning = 0 if self.root == Path() else len(os.path.join(self.root, ""))
             for folder in run_folders(self.root):
-                name = folder.relative_to(self.root).as_posix()
+                name = os.fspath(folder)[beginning:].replace(os.sep, "/")
                 stamp = _stamp(folder)
                 seen[name] = stamp
                 rows[name] = self._rows[name] if self._seen.get(name) == stamp else read_row(name, folder)
@@ -168,11 +170,11 @@ class RunIndex:
 
 
 def _stamp(folder: Path) -> tuple[Any, ...]:
-    """What differs when a run has changed."""
+    """What differs when a run has changed. Asked for every run each second, so paths are plain text."""
     found: list[Any] = [writer_of(folder) is not None]
     for name in _WATCHED:
         try:
-            status = (folder / name).stat()
+            status = os.stat(f"{folder}/{name}")
             found += [status.st_mtime_ns, status.st_size]
         except OSError:
             found.append(None)
