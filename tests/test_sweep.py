@@ -16,7 +16,9 @@ from optuna.storages import InMemoryStorage
 from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.kinds import KINDS, work_of
 from weft.jobs.queue.record import DONE, FAILED, LOST, PRUNED, RUNNING, WAITING, State
+from weft.jobs.queue.runner import Runner
 from weft.jobs.sweeps import study as sweep_study
 from weft.jobs.sweeps.record import (
     FINISHED,
@@ -407,6 +409,29 @@ def test_a_sweep_can_be_a_job_itself() -> None:
     assert opened_sweep(job.settings).name == job.settings["name"] == "digits-sweep-1"
     with pytest.raises(UserError, match="there is no range 'lgo'"):
         submit_sweep(queue, {**SPACE, "rate": "lgo:1..2"})
+
+
+def test_a_queue_runs_a_sweep_and_its_trials(tmp_path: Path) -> None:
+    queue = JobQueue(tmp_path / "runs")
+    given = {
+        "data": "digits",
+        "model": "logistic_regression",
+        "rate": "0.01,0.1",
+        "epochs": 1,
+        "name": "rates",
+        "sampler": "grid",
+    }
+    job = submit_sweep(queue, given)
+    Runner(queue).run()
+    assert job.state.state == DONE, job.state
+    assert [(one.kind, one.state.state) for one in queue.jobs()] == [("sweep", DONE), ("train", DONE), ("train", DONE)]
+    found = find_sweep(queue.root, "rates")
+    assert [float(trial.settings["rate"]) for trial in found.trials()] == [0.01, 0.1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_work_of_every_kind_of_job_is_there(kind: str) -> None:
+    assert callable(work_of(kind))
 
 
 def test_trials_pause_when_a_search_ends_that_does_not_run_them() -> None:

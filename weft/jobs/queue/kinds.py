@@ -43,7 +43,7 @@ KINDS = {
     COMPRESS: ("weft.jobs.compression.compress", "compress_or_resume"),
     PROFILE: ("weft.jobs.profiles.job", "profile_job"),
     ENERGY: ("weft.jobs.profiles.energy_job", "energy_job"),
-    SWEEP: ("weft.jobs.sweep", "sweep_job"),
+    SWEEP: ("weft.jobs.sweeps.sweep", "sweep_job"),
     FOLDS: ("weft.jobs.folds.jobs", "folds_job"),
     ENSEMBLE: ("weft.jobs.ensembles.job", "ensemble_job"),
 }
