@@ -10,6 +10,7 @@ import pytest
 
 from weft.errors import RunError
 from weft.io import hdf5_file, load_weights
+from weft.io.file_kind import HDF5
 from weft.io.keras_file import load_keras
 
 FILES = Path(__file__).parent / "keras_files"
@@ -73,7 +74,7 @@ def _damaged(tmp_path: Path, change: bytes, by: bytes) -> Path:
 
 
 def test_what_keras_does_not_write_is_refused(tmp_path: Path) -> None:
-    start = hdf5_file.START
+    start = HDF5
     for change, by, message in (
         (start + b"\0", start + b"\x02", "its superblock has version 2"),
         (start + bytes(5) + b"\x08", start + bytes(5) + b"\x04", "addresses of 8 bytes"),

@@ -16,16 +16,7 @@ MANIFEST = "manifest.json"  # of a saved program
 KERAS_WEIGHTS, KERAS_CONFIG = "model.weights.h5", "config.json"  # entries of a .keras file
 HDF5 = b"\x89HDF\r\n\x1a\n"  # how files of HDF5 begin
 ONNX = b"\x08"  # the first field of an ONNX model, its version
-WEIGHTS = (
-    ".caffemodel",
-    ".pth",
-    ".pt",
-    ".bin",
-    ".npz",
-    ".safetensors",
-    ".h5",
-    ".keras",
-)  # of files that say nothing themselves
+WEIGHTS = (".pth", ".pt", ".bin", ".npz", ".safetensors", ".h5", ".keras")  # of files whose content says nothing
 PICKLE = b"\x80"  # how files of PyTorch begin that are no zip archives
 
 
@@ -50,9 +41,12 @@ def file_kind(path: str | os.PathLike[str], where: str = "load") -> FileKind:
         raise RunError(where, f"{path} is empty.")
     if start[:4] in (START, END):
         return _zip_kind(file, where)
-    if start[:1] == PICKLE or start[:8] == HDF5 or start[8:9] == b"{" or file.suffix.lower() in WEIGHTS:
+    suffix = file.suffix.lower()
+    if start[:1] == PICKLE or start[:8] == HDF5 or start[8:9] == b"{" or suffix == ".caffemodel":
         return "weights"
-    return "onnx" if start[:1] == ONNX or file.suffix.lower() == ".onnx" else "unknown"
+    if start[:1] == ONNX or suffix == ".onnx":
+        return "onnx"
+    return "weights" if suffix in WEIGHTS else "unknown"
 
 
 def _zip_kind(file: Path, where: str) -> FileKind:

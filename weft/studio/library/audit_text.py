@@ -35,6 +35,7 @@ _SENTENCES = tuple(
         (r"post /(?:runs|networks)/(.+)/profiles", r"Measured \1"),
         (r"post /(?:runs|networks)/(.+)/energy", r"Compared the energy of \1"),
         (r"post /runs/(.+)/embedding", r"Mapped \1"),
+        (r"post /runs/(.+)/evaluations", r"Evaluated \1"),
         (r"delete /runs/(.+)/checkpoints.*", r"Deleted checkpoints of \1"),
         (r"delete /(?:runs|networks)/(.+)/profiles/.*", r"Deleted a profile of \1"),
         (r"post /runs/(.+)/compression/points/(\d+)/keep", r"Kept point \2 of \1"),
