@@ -129,8 +129,9 @@ def test_settings_change_what_a_bare_network_is_given() -> None:
     )
     assert plain["red"] > 0.5  # half of the picture is red
     assert weighted["classes"]["red"] > plain["red"]
-    with_softmax = lambda x: weft.softmax(model(x))  # noqa: E731
-    weft.save("shares.weft", with_softmax, weft.TensorSpec(("batch", 3, 16, 32)), labels=["blue", "red"])
+    weft.save(
+        "shares.weft", lambda x: weft.softmax(model(x)), weft.TensorSpec(("batch", 3, 16, 32)), labels=["blue", "red"]
+    )
     assert "the output is used as it is" in said("predict", "shares.weft", "edges.png")
     assert probabilities("shares.weft") == pytest.approx(plain, abs=1e-5)
     assert "says itself how" in said("predict", "net.weft", "edges.png", "mean=0.5", code=2)
