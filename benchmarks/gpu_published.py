@@ -243,7 +243,7 @@ def _weft(row: Published) -> Contestant:
         return Contestant(lambda: trained(x, y), gpu_weft.wait, lambda: [trained(x, y).numpy().reshape(1)], memory)
     model.eval()
     x = x if row.is_text else x.astype(row.precision).realize()
-    used = weft.jit(lambda x: model(x), precision=row.precision)
+    used = weft.jit(lambda x: model(x).astype(row.precision), precision=row.precision)  # as the others give it
     memory = partial(_memory, used, x)
     return Contestant(lambda: used(x), gpu_weft.wait, lambda: [used(x).numpy().reshape(-1)[:1000]], memory)
 

@@ -16,6 +16,7 @@ from weft.compiler.ir.program import KernelProgram
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.planning.cost_model import work
 from weft.compiler.planning.fuse import fuse
+from weft.compiler.thresholds import thresholds
 from weft.graph import Type
 from weft.knobs import knobs
 from weft.options import CompileOptions
@@ -375,6 +376,23 @@ def test_bytes_of_a_residual_network_grow_with_its_depth(device: str) -> None:
     few, some, many = (nbytes(depth) for depth in (4, 8, 16))
     assert (many - some) / 8 == pytest.approx((some - few) / 4, rel=0.01)
     counted()
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_the_residual_stream_of_one_token_is_summed_once(device: str) -> None:
+    """However small it is: no layer adds up the results of all layers before it."""
+
+    def reads(depth: int) -> int:
+        def stack(x: Any, *weights: Any) -> Any:
+            for w in weights:
+                x = x + weft.layer_norm(x) @ w
+            return x
+
+        graph = weft.make_graph(stack, Type((1, 512), weft.bfloat16), *(Type((512, 512), weft.bfloat16),) * depth)
+        program = compiled(graph, {}, CompileOptions("cpu", threads=2)) if device == "cpu" else gpu_program(graph, {})
+        return max(sum(node.shape == (1, 512) for node in kernel.reads) for kernel in program.kernels)
+
+    assert reads(12) == reads(24) <= thresholds.stored_lines
 
 
 def test_what_is_kept_in_16_bits_is_not_widened_for_windows() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from weft.algorithms import find_algorithms
-from weft.compiler.gpu.vendor.specs import ConvSpec
+from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
 from weft.knobs import GPU_ALGORITHMS
 from weft.testing import counted
 
@@ -403,6 +403,65 @@ def test_bias_and_activation_ride_on_a_product_of_the_library(clock, activation,
     assert phases(compiled(made)) == ([["bias", "library"], ["library"]] if precision else [["library"], ["library"]])
     epilogues = {facts.get("EPILOGUE") for facts in clock.blas.records.values() if facts}
     assert clock.blas.Epilogue[{"relu": "RELU_BIAS", "gelu_tanh": "GELU_BIAS"}[activation]] in epilogues
+
+
+def test_a_bias_that_never_changes_is_rounded_once(clock):
+    """Its copy is kept; a new value is copied again."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    rng = np.random.default_rng(8)
+    x, w, v = ((rng.normal(size=s) / 2).astype(np.float32) for s in ((24, 40), (40, 16), (16, 8)))
+    bias = weft.asarray(rng.normal(size=16).astype(np.float32)).realize()
+
+    def layers(x, b):
+        return weft.relu(x @ w + b) @ v
+
+    made = weft.jit(lambda x: layers(x, bias), precision="float16")
+    for run in range(6):
+        if run == 3:
+            bias.assign(bias * -2.0)
+        near(made(x).numpy(), defined(layers, x, bias.numpy())[0], 0.01)
+    program = compiled(made)
+    assert phases(program) == [["bias", "library"], ["library"]]
+    [copy] = [call for call in program.calls if call.phase is not None and call.phase.symbol == "bias"]
+    assert copy.once
+    assert program.memory.kept >= 32
+
+
+def test_the_bias_of_merged_products_is_one_tensor(clock):
+    """Queries, keys and values are one product, whose bias the library adds."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    rng = np.random.default_rng(9)
+    x = (rng.normal(size=(1, 128, 64)) / 4).astype(np.float32)
+    weights = [(rng.normal(size=s) / 4).astype(np.float32) for s in ((64, 64),) * 3 + ((64,),) * 3]
+
+    def joined(x, a, b, c, d, e, f):
+        q, k, v = (
+            (x @ w.mT + bias).reshape((1, 128, 4, 16)).permute(0, 2, 1, 3) for w, bias in ((a, d), (b, e), (c, f))
+        )
+        return weft.dot_product_attention(q, k, v)
+
+    made = weft.jit(joined, precision="float16")
+    for _ in range(3):
+        near(made(x, *weights).numpy(), defined(joined, x, *weights)[0], 0.02)
+    assert "bias" in {spec.epilogue for spec in clock.libraries._ready if isinstance(spec, ProductSpec)}
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_residual_rides_on_a_product_of_the_library(clock, kind):
+    """One that another kernel has to compute as well, which stores it."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    rng, dtype = np.random.default_rng(7), weft.dtypes.as_dtype(kind, "test").numpy
+    arrays = [(rng.normal(size=s) / 4).astype(dtype) for s in ((32, 64), (32, 64), (64, 64), (64,))]
+
+    def block(x, y, w, b):
+        stream = x + y
+        return stream + (weft.layer_norm(stream) @ w.mT + b)
+
+    made = weft.jit(block)
+    for _ in range(3):
+        near(made(*arrays).numpy().astype(np.float32), defined(block, *arrays)[0].astype(np.float32), 0.03)
+    assert [spec.residual for spec in clock.libraries._ready if spec.epilogue == "bias"] == [True]
+    assert phases(compiled(made)) == [["library"]]
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])

@@ -8,7 +8,7 @@ every limit. All are deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from ...graph.node import Node
@@ -32,6 +32,7 @@ from .contraction import (
     write_parts,
 )
 from .depthwise import copied_taps, is_depthwise, write_depthwise, write_taps
+from .few_rows import is_of_few_rows, write_few_rows
 from .grouped import write_grouped
 from .kernel_utils import scratch_offsets
 from .source import KernelSource
@@ -40,8 +41,10 @@ from .vendor.claims import Claim, Judge, claims, operations
 COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 
-def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> ConvChoice:
-    """The plan of a product or convolution, and what to say if it is not what was asked for."""
+def choose(
+    kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions, constants: Collection[Node] = ()
+) -> ConvChoice:
+    """The plan of a product or convolution, and what to say if it is not what was asked for. `constants`: values that rarely change."""
     if is_grouped(anchor_of(kernel)):
         return ConvChoice(replace(_in_one("TRITON", "grouped", kernel), hidden=hidden))
     prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
@@ -52,7 +55,7 @@ def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOp
         if isinstance(plan, Plan):
             return ConvChoice(replace(plan, hidden=hidden))
         note = f"{prefer} {plan}"
-    return ConvChoice(replace(_fastest(kernel, limit, judge, tf32), hidden=hidden), note)
+    return ConvChoice(replace(_fastest(kernel, limit, judge, tf32, constants), hidden=hidden), note)
 
 
 def _preference(anchor: Node, options: CompileOptions) -> str:
@@ -63,8 +66,8 @@ def _preference(anchor: Node, options: CompileOptions) -> str:
     return options.matmul_algorithm
 
 
-def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool) -> Plan:
-    for wanted in claims(kernel, limit, tf32) if judge is not None else ():
+def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool, constants: Collection[Node]) -> Plan:
+    for wanted in claims(kernel, limit, tf32, constants) if judge is not None else ():
         if judge is not None and judge(kernel, wanted):
             return library_plan(kernel, wanted)
     return own_plan(kernel, limit, tf32)
@@ -81,6 +84,8 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Pl
         depthwise = _depthwise_plan(kernel)
         if limit is None or depthwise.workspace <= limit:
             return depthwise
+    if is_of_few_rows(kernel):
+        return _in_one("TRITON", "few_rows", kernel)
     return _contraction_plan(kernel, limit, tf32)
 
 
@@ -109,15 +114,19 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
         phase = PlanPhase("library", ("direct", *_rounding(wanted.spec.tf32)), inputs, frozenset(result_nodes(kernel)))
         return _plan(wanted.library, kernel, phase)
     limit, work = () if wanted.limit is None else (wanted.limit,), frozenset(("work",))
-    how = (*(["direct"] if wanted.direct else []), *limit, *_rounding(wanted.spec.tf32))
+    words = [word for word in ("direct", "kept") if getattr(wanted, word)]
+    how = (*words, *limit, *_rounding(wanted.spec.tf32))
     before = []
     if wanted.filter is not None:
         before.append(PlanPhase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
     if wanted.rounded is not None:
-        before.append(PlanPhase("bias", ("epilogue", *how), frozenset(), work))
-    reads = _operands(kernel) | (work if before else frozenset())
+        copied = frozenset(("packed",)) if wanted.kept else work
+        before.append(PlanPhase("bias", ("epilogue", *how), frozenset(), copied))
+    reads = _operands(kernel).union(*(phase.writes for phase in before))
     if wanted.direct:
-        return _plan(wanted.library, kernel, *before, PlanPhase("library", ("epilogue", *how), reads, _result(kernel)))
+        library = PlanPhase("library", ("epilogue", *how), reads, _result(kernel))
+        plan = _plan(wanted.library, kernel, *before, library)
+        return replace(plan, packed=sum(map(nbytes, kept_tensors(kernel, plan))))
     after = PlanPhase("after", ("epilogue", *how), work, _result(kernel))
     return _plan(wanted.library, kernel, *before, PlanPhase("library", how, reads, work), after)
 
@@ -226,8 +235,9 @@ def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
 
 
 def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
-    """The kernels of all phases that are ours."""
-    return [write(kernel, phase) for phase in plan.phases if phase.symbol != "library"]
+    """The kernels of all phases that are ours and that run each time."""
+    once = "packed"  # what is written there is kept
+    return [write(kernel, p) for p in plan.phases if p.symbol != "library" and once not in p.writes]
 
 
 def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
@@ -247,9 +257,16 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     return scratch_offsets(scratch_tensors)
 
 
+def kept_tensors(kernel: Kernel, plan: Plan) -> list[Node]:
+    """The tensors of a plan that are kept from run to run: the copy of a bias that is a constant."""
+    claims = [claimed(kernel, phase) for phase in plan.phases if phase.symbol == "bias"]
+    return [claim.bias_copy for claim in claims if claim.kept and claim.bias_copy is not None]
+
+
 def claimed(kernel: Kernel, phase: PlanPhase) -> Claim:
     """What a library is asked for in a phase, or was in the one before."""
-    return next(c for c in claims(kernel, _number(phase), _is_tf32(phase)) if c.direct == ("direct" in phase.arguments))
+    every = claims(kernel, _number(phase), _is_tf32(phase))
+    return replace(next(c for c in every if c.direct == ("direct" in phase.arguments)), kept="kept" in phase.arguments)
 
 
 def _is_tf32(phase: PlanPhase) -> bool:
@@ -272,6 +289,7 @@ _WRITERS: dict[str, Callable[[Kernel, PlanPhase], KernelSource]] = {
     "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
     "grouped": lambda kernel, phase: write_grouped("kernel", kernel),
+    "few_rows": lambda kernel, phase: write_few_rows("kernel", kernel),
     "whole": lambda kernel, phase: write_contraction("kernel", kernel, tf32=_is_tf32(phase)),
     "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase), _is_tf32(phase)),
     "finish": lambda kernel, phase: write_finish("kernel", kernel, _parts(phase)),
@@ -289,4 +307,4 @@ def _is_product(kernel: Kernel) -> bool:
     return is_product(anchor_of(kernel))
 
 
-__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_scratch_offsets", "sources", "write"]
+__all__ = ["choose", "claimed", "kept_tensors", "library_plan", "own_plan", "plan_scratch_offsets", "sources", "write"]

@@ -31,7 +31,7 @@ from ..planning.build import Backend, build, control_buffers
 from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
 from . import scalars
-from .algorithms import choose, claimed, plan_scratch_offsets, write
+from .algorithms import choose, claimed, kept_tensors, plan_scratch_offsets, write
 from .anchors import anchor_of, is_attention, is_contraction
 from .commands import Collective, Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
@@ -91,18 +91,18 @@ def gpu_program(
     all of them before any is planned: what it has to measure it measures at the end of the block, all at once.
     """
 
-    def survey(kernels: Sequence[Kernel]) -> None:
+    def survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
         if collecting is not None:
             with collecting():
                 for kernel in kernels:
-                    _plan(kernel, 1, (), False, judge, options)
+                    _plan(kernel, 1, unchanging, False, judge, options)
 
     LOWERINGS.check(graph, options.device)
     target = Backend(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
-        memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph,
+        memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -131,7 +131,7 @@ def _plan(
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
     assert is_contraction(kernel), anchor.op.name  # whole numbers of more bits are multiplied by loops
-    return choose(kernel, hidden, judge, options).plan
+    return choose(kernel, hidden, judge, options, still).plan
 
 
 def commands(program: KernelProgram) -> CommandList[KernelSource]:
@@ -182,6 +182,8 @@ def _commands(
     for kernel, scratch in program.memory.scratch.items():
         if kernel not in program.bodies:
             places |= _scratch_slots(program, kernel, scratch)
+    for kernel, kept in program.memory.packed.items():
+        places |= dict.fromkeys(kept_tensors(kernel, program.plans[kernel]), kept)
     found: list[Command[KernelSource]] = []
     for calls in _independent_groups(program.calls):
         first = calls[0]

@@ -38,7 +38,7 @@ def _always(kernel: Kernel, plan: Plan | None) -> bool:
     return True
 
 
-def _no_survey(kernels: Sequence[Kernel]) -> None:
+def _no_survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
     pass
 
 
@@ -53,13 +53,14 @@ class Backend:
     widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
     recompute_limit: int | None = None  # cost, in additions, above which a value is stored rather than recomputed
-    survey: Callable[[Sequence[Kernel]], None] = (
-        _no_survey  # is called with all kernels that have an anchor before any is planned
+    survey: Callable[[Sequence[Kernel], Collection[Node]], None] = (
+        _no_survey  # is called with all kernels that have an anchor, and with all loop-invariant nodes, before any is planned
     )
     narrow: DType | None = None  # mixed precision: the dtype of values that kernels pass to each other
     gathers: bool = False  # kernels that read state alone come first: small neighbouring kernels share a launch
     early_free_bytes: int = 1 << 16  # a kernel that frees so much is scheduled eagerly, at the price of more launches
     overlaps: bool = False  # collectives run beside other kernels
+    libraries: bool = False  # products may be computed by a library, which adds a bias and one more tensor
     memory: int | None = None  # bytes that a program may take: values that do not fit are computed again
     flops_per_byte: float = 10.0  # operations of a product in the time that it takes to move a byte
     by_graph: Callable[[Kernel, Plan | None], bool] = (
@@ -103,7 +104,7 @@ def _build(
     written_over = shared_places(order.written_over, fixed)
     shares = {anchor: written_over.get(node, node) for anchor, node in _shared(order).items()} | written_over
     anchored = [k for k in order.kernels if k.anchor is not None and k not in bodies]
-    target.survey(anchored)
+    target.survey(anchored, unchanging)
     plans = {
         k: target.planner(k, target.threads, unchanging, _only_for_epilogue(k) and k.anchor not in shares)
         for k in anchored
@@ -144,12 +145,13 @@ def _build(
 
 def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
     """The graph as kernels; in mixed precision, with the values that they pass to each other in the narrow dtype."""
-    fused = fuse(graph, target.widens, target.recompute_limit, target.narrow is not None, target.by_loops)
+    how = target.widens, target.recompute_limit
+    fused = fuse(graph, *how, target.narrow is not None, target.by_loops, target.libraries)
     while target.narrow is not None:
         narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
         if narrowed is graph:
             break
-        graph, fused = narrowed, fuse(narrowed, target.widens, target.recompute_limit, False, target.by_loops)
+        graph, fused = narrowed, fuse(narrowed, *how, False, target.by_loops, target.libraries)
     return graph, fused
 
 

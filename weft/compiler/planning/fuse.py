@@ -59,15 +59,17 @@ def fuse(
     recompute_limit: int | None = None,
     narrows: bool = False,
     by_loops: ByLoops = asked_for_loops,
+    libraries: bool = False,
 ) -> Fused:
     """The graph as kernels.
 
     `widens`: the kernels that read 16-bit floats and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
     stored rather than recomputed in every kernel that reads it. `narrows`: values that kernels pass to each other will be
-    rounded to 16 bits. `by_loops`: the convolutions that are computed by plain loops.
+    rounded to 16 bits. `by_loops`: the convolutions that are computed by plain loops. `libraries`: products may be computed by a library, which adds a bias and
+    one more tensor.
     """
     limit = thresholds.recompute_limit if recompute_limit is None else recompute_limit
-    options = _Options(widens, limit, narrows, by_loops)
+    options = _Options(widens, limit, narrows, by_loops, libraries)
     expensive: set[Node] = set()
     beginnings: dict[Node, Nest] = {}
     spine = Spine(graph)
@@ -103,6 +105,7 @@ class _Options:
     recompute_limit: int
     narrows: bool
     by_loops: ByLoops
+    libraries: bool
 
 
 class _Fusion:
@@ -188,7 +191,7 @@ class _Fusion:
                 continue
             spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
             worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # for a scalar, a kernel must be worth it
-            if _overlaps(node) or (spread and self._cone_cost(x, stored) >= worth):
+            if _overlaps(node) or (spread and (x.op.name == "concat" or self._cone_cost(x, stored) >= worth)):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64, more: Collection[Node] = ()) -> int:
@@ -213,18 +216,29 @@ class _Fusion:
             for i in node.inputs:
                 users[i].add(node)
         several = {n for n, kernels in inside.items() if len(kernels) > 1}
-        shared = {n for n in several if self._is_expensive(n) or self._replaces_an_anchor(n, users)}
+        summed = {n for n in several if self.options.libraries and self._is_added_to_a_product(n, inside[n])}
+        shared = {n for n in several if n in summed or self._is_expensive(n) or self._replaces_an_anchor(n, users)}
         front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n])}
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
             # With those before stored, a node may no longer be expensive; but storing a small one costs little.
             if (
                 prod(node.shape) < thresholds.stored_elements
+                or node in summed
                 or self._is_expensive(node, chosen)
                 or self._replaces_an_anchor(node, users)
             ):
                 chosen.add(node)
         return chosen
+
+    def _is_added_to_a_product(self, node: Node, kernels: Collection[Kernel]) -> bool:
+        """Whether it is a sum of tensors as large as itself that an epilogue adds to a product, and that another kernel computes as well. If that one stores it,
+        as many bytes move, and a library can add it.
+        """
+        if node.op.name != "add" or not all(prod(i.shape) == prod(node.shape) for i in self._leaves(node)):
+            return False
+        anchors = [k.anchor for k in kernels]
+        return None in anchors and any(a is not None and a.op.kernel == "contraction" for a in anchors)
 
     def _replaces_an_anchor(self, node: Node, users: Mapping[Node, set[Node]]) -> bool:
         """Whether it adds a bias to the result of an anchor that has no other user: then the sum is stored instead."""
@@ -259,10 +273,10 @@ class _Fusion:
         ):
             return True
         size = prod(node.shape)
-        return (
-            size >= thresholds.stored_elements
-            and sum(prod(leaf.shape) >= size for leaf in self._leaves(node, more)) >= thresholds.stored_tensors
-        )
+        if size < thresholds.stored_line:
+            return False
+        many = thresholds.stored_tensors if size >= thresholds.stored_elements else thresholds.stored_lines
+        return sum(prod(leaf.shape) >= size for leaf in self._leaves(node, more)) >= many
 
     def _leaves(self, node: Node, more: Collection[Node] = (), most: int = 64) -> set[Node]:
         """The stored values that a node is computed from."""

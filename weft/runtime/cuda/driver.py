@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ...compiler.gc_pause import uncollected
 from ...errors import RunError, UserError
+from .graph_memsets import MemsetKernels
 
 INSTALL = "Install what weft needs for NVIDIA GPUs with: pip install 'weft[cuda]'."
 LEGACY_STREAM = 1  # the default stream of most libraries, by the driver's own number for it
@@ -104,6 +106,10 @@ class Gpu:
 
     def _do(self, what: str, answer: tuple[Any, ...]) -> Any:
         return _checked(what, answer)
+
+    @cached_property
+    def _memsets(self) -> MemsetKernels:
+        return MemsetKernels(self._api, self._do)
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -276,6 +282,7 @@ class Gpu:
                 while self._unpinned:
                     self.unpin(self._unpinned.pop())
             try:
+                self._memsets.replace(graph)
                 return self._do("recording", self._api.cuGraphInstantiate(graph, 0))
             finally:
                 self._api.cuGraphDestroy(graph)

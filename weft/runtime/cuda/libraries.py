@@ -125,7 +125,7 @@ def _sizes(spec: Spec) -> list[int]:
         "a": _extent(spec.batch, spec.m, spec.k, spec.a_strides) * BYTES[spec.a_dtype],
         "b": _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype],
         "bias": spec.n * BYTES[spec.c_dtype],
-        "sum": result,
+        **dict.fromkeys(("residual", "sum"), result),
         **dict.fromkeys(SCALES, BYTES["float32"]),
         "c": result,
     }

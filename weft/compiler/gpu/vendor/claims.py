@@ -6,7 +6,7 @@ has the epilogue, it writes to the final tensor; otherwise to scratch, and a sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -43,6 +43,7 @@ class Claim:
     direct: bool  # the tensor is one of the program; else only this kernel knows it
     more: tuple[Node, ...] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is of
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
+    kept: bool = False  # the bias is a constant: its copy is made once, for many runs
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
     by_name: bool = False  # the user asked for this library: it need not be the fastest
@@ -55,8 +56,13 @@ class Claim:
     @property
     def scratch_tensors(self) -> list[Node]:
         """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
-        copies = [self.filter, self.more[0] if self.rounded is not None else None]
+        copies = [self.filter, self.bias_copy if not self.kept else None]
         return [node for node in (*copies, None if self.direct else self.result) if node is not None]
+
+    @property
+    def bias_copy(self) -> Node | None:
+        """The copy of a bias in another type."""
+        return None if self.rounded is None else self.more[0]
 
     def operands(self, views: Sequence[View]) -> list[View | Node]:
         """What it reads as its first arguments: the operands as they lie, or a copy."""
@@ -66,13 +72,17 @@ class Claim:
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 
 
-def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list[Claim]:
+def claims(
+    kernel: Kernel, limit: int | None = None, tf32: bool = False, constants: Collection[Node] = ()
+) -> list[Claim]:
     """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
 
-    The first includes as much of the epilogue as libraries can express; they may have no kernel for it, but one for the next.
+    The first includes as much of the epilogue as libraries can express; they may have no kernel for it, but one for the next. `constants`: values that
+    rarely change.
     """
     found = []
-    for wanted in _unlimited(kernel, tf32):
+    for claim in _unlimited(kernel, tf32):
+        wanted = replace(claim, kept=claim.rounded in constants)
         left = None if limit is None else limit - sum(map(nbytes, wanted.scratch_tensors))
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
