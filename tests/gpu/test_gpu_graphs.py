@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_tools import IS_GPU
 
 import weft
-from gpu_tools import IS_GPU
 from weft import nn
 from weft.runtime.device import device
 from weft.testing import counted, generator
