@@ -26,7 +26,7 @@ from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from ..tree import unflatten
 from .arguments import Aliases
 from .donation import Donor
-from .state import StateTensor, memory_of
+from .state import KnownStates, StateTensor, memory_of
 from .traced import TracedFunction
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Compiled:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
         home, streams, states = self.home, self.traced.streams, self.states
         acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `with` block
-        written = [state for state in states if state.written]
+        written, at_last = [state for state in states if state.written], KnownStates(states)
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.traced.arguments.changed, self._refuse_aliases
 
@@ -157,13 +157,15 @@ class Compiled:
                     memory, address = argument(position, value_of_argument(value) if known is None else known)
                     held.append(memory)
                     addresses.append(address)
-                for state in states:
-                    if not state.is_known():
-                        if state.written:
-                            refuse_aliases(arguments)
-                        state.refresh(home)
-                        stale |= not state.written
-                    addresses.append(state.address)
+                if not at_last.holds():
+                    for state in states:
+                        if not state.is_known():
+                            if state.written:
+                                refuse_aliases(arguments)
+                            state.refresh(home)
+                            stale |= not state.written
+                    at_last.update()
+                addresses += at_last.addresses
                 if donor is not None:
                     donor.invalidate(arguments)
                 contents = call(addresses, stale)

@@ -86,6 +86,40 @@ class StateTensor:
         value.version += 1
 
 
+class KnownStates:
+    """The states of a program as its last run found them. A network has hundreds that only change in training: they are looked at in one loop, without calls."""
+
+    def __init__(self, states: Sequence[StateTensor]) -> None:
+        self._states = states
+        self._read = [s for s in states if not s.written and s.tensor is not None]
+        self._others = [s for s in states if s.written or s.tensor is None]
+        self._facts: list[tuple[Tensor, Callable[[], Node | None], int]] | None = None
+        self.addresses: list[int] = []
+
+    def holds(self) -> bool:
+        """Whether `StateTensor.is_known` holds for all of them. If not, `update` must follow before it does again."""
+        facts, self._facts = self._facts, None
+        if facts is None:
+            return False
+        for tensor, seen, version in facts:
+            node = tensor._node
+            if node is not seen():
+                return False
+            value: Any = node.value
+            if value.__class__ is not Buffer or value.version != version:
+                return False
+        for state in self._others:
+            if not state.is_known():
+                return False
+        self._facts = facts
+        return True
+
+    def update(self) -> None:
+        """All of them are known now."""
+        self._facts = [(s.tensor, s.node, s.version) for s in self._read if s.tensor is not None]
+        self.addresses = [s.address for s in self._states]
+
+
 def _is_content(memory: Any, value: Buffer) -> bool:
     """Whether memory is that of a value itself, not a copy in another order or on another device."""
     return memory is value.content or memory is getattr(value.content, "memory", None)
