@@ -64,7 +64,7 @@ def sweep(folder: Path, cluster: Cluster, nodes: list[Any], trials: int, epochs:
     wait_for(process, folder, lambda: ended(folder) >= trials // 4 and has_copies(folder, len(nodes)))
     cluster.remove_node(nodes[-1], allow_graceful=False)
     print(f"  {time.monotonic() - start:.0f} s: killed a node after {ended(folder)} trials", flush=True)
-    wait_for(process, folder, lambda: ended(folder) >= trials // 2)
+    wait_for(process, folder, lambda: ended(folder) >= trials // 2 and lost(folder))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     print(f"  {time.monotonic() - start:.0f} s: killed the command after {ended(folder)} trials", flush=True)
