@@ -42,7 +42,7 @@ class Thresholds:
     recompute_limit: int = _at(10, 1)  # cost of a value that is computed again in another kernel rather than stored
     stored_elements: int = _at(1 << 14, 4)  # of a value that is stored if it takes many tensors of its size to compute
     stored_tensors: int = _at(3, 1)  # that are many
-    stored_line: int = _at(256, 4)  # of a smaller value, stored if it takes more tensors: the residual stream of a token
+    stored_line: int = _at(256, 4)  # of a smaller one, stored if it takes more: the residual stream of a token
     stored_lines: int = _at(6, 2)  # that are more
     spread_times: int = _at(4, 1)  # as many elements as what they are read from: it is spread along rows
     stored_positions: int = _at(8, 1)  # random draws of a graph, from which on their positions in the stream are stored
