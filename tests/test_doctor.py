@@ -290,3 +290,16 @@ def test_small_and_odd_datasets_are_examined_too(
     assert report.result("quality").text == quality
     assert report.result("outliers").text == "Needs 20 images or more"
     assert report.result("labels").text == "Needs two classes with 10 images or more"
+
+
+def test_images_that_are_all_blank(tmp_path: Path) -> None:
+    """They are poor images, not copies of each other."""
+    for label in ("a", "b"):
+        for number in range(4):
+            path = tmp_path / "files" / label / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (20 * number, 90, 90)).save(path)  # large enough to look for mirrored copies
+    data.create(tmp_path / "files", tmp_path / "blank" / "v1", workers=0)
+    report = examine(tmp_path / "blank" / "v1")
+    found = {result.check: len(result.findings) for result in report.results}
+    assert found["quality"] == 8 and not found["leaks"] and not found["duplicates"] and not found["near-duplicates"]

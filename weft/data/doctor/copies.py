@@ -89,9 +89,11 @@ def _limits(thumbs: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def _near(facts: ImageFacts, chosen: np.ndarray, mirrored: bool) -> Iterator[tuple[int, int, float]]:
     """Pairs of chosen images that are nearly equal, or one is nearly the other mirrored."""
+    if not len(chosen):  # all images are blank
+        return
     sample = np.random.default_rng(0).permutation(chosen)[:_SAMPLE]
     # What the images with the nearest neighbours allow is a bound for all, so that few pairs are looked at closely.
-    different = float(np.quantile(_limits(facts.thumbs[sample], facts.thumbs[chosen]), 0.05)) if len(chosen) else 0.0
+    different = float(np.quantile(_limits(facts.thumbs[sample], facts.thumbs[chosen]), 0.05))
     asked = (facts.mirrored if mirrored else facts.hashes)[chosen]
     pictures = facts.thumbs[chosen]
     side = int(np.sqrt(pictures.shape[1]))
