@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("nicegui")
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
+from weft.data import create
 from weft.jobs.settings import SETTINGS
 from weft.locks import one_writer
+from weft.studio.api.submission import confined
 from weft.studio.library.runs import RUNNING
 from weft.studio.library.training_fields import GROUPS, NOT_IN_FORM
-from weft.studio.library.training_form import check_form, device_choices
+from weft.studio.library.training_form import check_form, device_choices, past_speed
 from weft.studio.pages.train import field_hints
 from weft.studio.ui.rendering import render
 from weft.studio.ui.run_columns import all_columns
@@ -63,11 +66,56 @@ def test_the_form_has_every_setting_once() -> None:
 def test_a_mistake_is_shown_at_its_field_and_empty_fields_show_their_value(local: LocalStudio) -> None:
     runs = str(local.studio.config.runs)
     wrong = check_form({"data": "digits", "epochs": "0"}, runs)
-    assert field_hints(wrong, None) == {"epochs": {"text": wrong.error, "bad": True}}
+    assert field_hints(wrong, None) == {"epochs": {"text": "E" + wrong.error[1:], "bad": True}}
     hints = field_hints(check_form({"data": "digits", "model": "lenet"}, runs), None)
     assert hints == {"model": {"text": "431 k parameters, 2.29 M MACs"}, "rate": {"placeholder": "0.003"}}
     several = check_form({"data": "digits", "model": "lenet", "rate": "0.1,0.03", "batch": "32,64"}, runs)
     assert field_hints(several, None)["rate"] == {"text": "2 values make 4 runs"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("data", "nosuch", "there is no dataset 'nosuch'. Known: cifar10,"),
+        ("data", "digit", "Did you mean digits?"),
+        ("model", "resnet19", "Did you mean resnet18?"),
+        ("rate", "-1", "a rate of 0 or more"),
+        ("rate", "0.1,-1", "a rate of 0 or more"),
+        ("name", "a/b", "without slashes"),
+        ("momentum", "0.9", "adam takes"),
+    ],
+)
+def test_mistakes_are_shown_at_the_field_that_would_have_to_change(
+    local: LocalStudio, field: str, value: str, said: str
+) -> None:
+    values = {"data": "digits", "model": "lenet", "epochs": "3", field: value}
+    check = check_form(values, str(local.studio.config.runs), lambda one: confined(local.studio, one))
+    assert said in check.error
+    assert check.field == field
+
+
+def test_datasets_of_the_studio_have_names(local: LocalStudio) -> None:
+    folder = local.studio.config.dataset_folder
+    for label in ("a", "b"):
+        for number in range(3):
+            path = folder.parent / "images" / label / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (80 * number, 9, 9)).save(path)
+    create(folder.parent / "images", folder / "few" / "v1", workers=0)
+    assert confined(local.studio, {"data": "few", "epochs": "1"}) == {"data": str(folder / "few" / "v1"), "epochs": "1"}
+    assert confined(local.studio, {"data": "digits"}) == {"data": "digits"}
+
+
+def test_the_time_of_a_training_is_known_from_an_earlier_run(local: LocalStudio) -> None:
+    """Runs record the device that they were trained on; a form that names none means the default."""
+    make_run(local.studio.config.runs, "earlier", [0.5, 0.6], device="cpu", batch=64, accumulate=1)
+    local.studio.index.refresh()
+    for given, known in (({}, True), ({"device": "cpu"}, True), ({"batch": "32"}, False)):
+        check = check_form({"data": "digits", "model": "lenet", "epochs": "10", **given}, str(local.studio.config.runs))
+        assert check.settings is not None
+        speed = past_speed(local.studio.index.rows(), check.settings)
+        assert (speed is not None) == known, given
+        assert speed is None or speed.seconds(10) == pytest.approx(25)
 
 
 def test_a_sweep_says_what_it_varies(local: LocalStudio) -> None:

@@ -23,6 +23,8 @@ from weft.studio.ui.rendering import render
         ("predict", {"data": "photos"}, "Predict photos"),
         ("dataset-version", {"name": "flowers"}, "Dataset version flowers"),
         ("train", {"name": "lenet-1"}, "lenet-1"),
+        ("doctor", {"name": "Data doctor: flowers v1"}, "Data doctor: flowers v1"),
+        ("cross-validation", {"name": "digits-folds"}, "Cross-validation digits-folds"),
     ],
 )
 def test_jobs_are_called_by_what_they_do(tmp_path: Path, kind: str, settings: dict[str, str], title: str) -> None:

@@ -43,6 +43,10 @@ class PlannedMemory:
         """All of it."""
         return self.weights + self.optimizer + self.step(batch)
 
+    def disk(self, kept: int) -> int:
+        """Bytes of the checkpoints: the best and the last weights, those of `kept` epochs, and two states to resume from."""
+        return (2 + kept) * self.weights + 2 * (self.weights + self.optimizer)
+
     @property
     def available(self) -> int | None:
         """What training may use of the free memory."""

@@ -10,11 +10,13 @@ from typing import Any
 from ...errors import RunError
 from ...locks import lock_holder
 from ...records import dataclass
-from .kinds import TRAIN
+from .kinds import DOCTOR, FOLDS, TRAIN
 from .needs import JobNeeds, needs_from_json, needs_of
 from .order import QueueOrder, read_order
 from .record import LOST, RUNNING, WAITING, JobRecord, State
 from .schedule import JobSchedule, read_schedule
+
+_TITLES = {DOCTOR: "Data doctor", FOLDS: "Cross-validation"}  # of kinds whose names read otherwise
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class JobView:
         name = str(self.settings.get("name") or "")
         if self.kind != TRAIN:
             what = name or Path(str(self.settings.get("data") or self.settings.get("run") or "")).name
-            kind = self.kind.replace("-", " ").capitalize()
+            kind = _TITLES.get(self.kind) or self.kind.replace("-", " ").capitalize()
             return what if what.startswith(kind) else f"{kind} {what}".strip()
         if self.state.run:
             return Path(self.state.run).name

@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from ...data.catalogue import known_names
+from ...data.dataset_folder import is_dataset_folder, newest_version
 from ...data.open import data_path
 from ...errors import UserError
+from ...hints import nearest
 from ...io.json_values import json_value
 from ...jobs.events import events_from
 from ...jobs.queue.kinds import TRAIN
@@ -82,8 +85,10 @@ def check_disk(studio: Studio, user: StudioUser) -> None:
 
 
 def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of one training, whose paths are confined to the allowed folders."""
+    """The settings of one training, whose paths are confined to the allowed folders. Datasets of the studio have names."""
     found = dict(settings)
+    if found.get("data"):
+        found["data"] = _dataset_path(studio, found["data"])
     for name in PATHS:
         text = found.get(name, "")
         there = data_path(text) is not None if name == "data" else Path(text).exists()
@@ -91,6 +96,17 @@ def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
         if is_path and not _is_run(studio, text):
             found[name] = str(studio.paths.path(text))
     return found
+
+
+def _dataset_path(studio: Studio, text: str) -> str:
+    """A path or the name of a known dataset as it is; the folder of a dataset of the studio; others are rejected."""
+    if "/" in text or text in known_names() or data_path(text) is not None:
+        return text
+    newest = newest_version(studio.config.dataset_folder / text)
+    if not is_dataset_folder(newest):
+        own = [row.name for row in studio.feed.snapshot.datasets]
+        raise UserError("studio", f"there is no dataset {text!r}. {nearest(text, [*own, *known_names()])}")
+    return str(newest)
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...errors import UserError, WeftError
 from ...jobs.definitions import network_facts
@@ -50,11 +51,14 @@ def check_folds_form(
     values = filled(given)
     words = {**values, NAME: given.get(NAME, "").strip()}
     command = " ".join(["weft train", *(shlex.quote(f"{name}={text}") for name, text in words.items())])
+
+    def checked(one: Mapping[str, str]) -> dict[str, Any]:
+        return checked_folds({**confined(folds_settings(one)), "runs": runs_folder}, folds_of(one) or 0)
+
     try:
-        folds = folds_of(given) or 0
-        settings = checked_folds({**confined(folds_settings(given)), "runs": runs_folder}, folds)
+        folds, settings = folds_of(given) or 0, checked(given)
         check_device(needs_of(TRAIN, settings), JobQueue(runs_folder).gpus)
         network = network_facts(settings)
     except WeftError as error:
-        return FormCheck(0, error.message, field_of(error.message, words), command=command)
+        return FormCheck(0, error.message, field_of(error.message, words, checked), command=command)
     return FormCheck(folds, "", "", settings, network, command, (), learning_rates([settings]), folds=folds)

@@ -14,7 +14,7 @@ from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.recipes import with_recipe
 from ...jobs.settings import SETTINGS
 from ...jobs.sweeps.search_space import ChoiceDimension, Dimension, RangeDimension, dimension, values_of
-from ...jobs.sweeps.settings import SWEEP, checked_sweep
+from ...jobs.sweeps.settings import SWEEP, SweepPlan, checked_sweep
 from .training_fields import Field, FieldGroup, setting_title
 from .training_form import FormCheck, field_of, learning_rates
 
@@ -67,13 +67,17 @@ def check_sweep_form(
     """Check a form without starting anything or opening data."""
     values = filled_sweep(given)
     command = " ".join(["weft sweep", *(shlex.quote(f"{n}={t.replace(', ', ',')}") for n, t in values.items())])
+
+    def checked(one: Mapping[str, str]) -> SweepPlan:
+        return checked_sweep(confined_sweep(one, confined))
+
     try:
-        plan = checked_sweep(confined_sweep(values, confined))
+        plan = checked(values)
         ends = [with_recipe("train", {**plan.fixed, **one, "runs": runs_folder}) for one in _ends(plan.space)]
         check_device(needs_of(TRAIN, ends[0]), JobQueue(runs_folder).gpus)
         network = network_facts(ends[0])
     except WeftError as error:
-        return FormCheck(0, error.message, field_of(error.message, values), command=command)
+        return FormCheck(0, error.message, field_of(error.message, values, checked), command=command)
     swept = tuple((setting_title(one.name), values[one.name]) for one in plan.space)
     return FormCheck(plan.trials, "", "", ends[0], network, command, swept, learning_rates(ends), plan)
 

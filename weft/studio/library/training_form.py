@@ -89,13 +89,19 @@ def check_form(
         return FormCheck(error="A dataset is required: digits is built in.", field="data", command=command)
     if count > MOST_RUNS:
         return FormCheck(count, f"At most {MOST_RUNS} trainings can be started at once.", command=command)
-    try:
-        settings = [with_recipe("train", {**confined(one), "runs": runs_folder}) for one in expand(values)]
-        for one in settings:
-            check_settings("train", one)
-            check_device(needs_of(TRAIN, one), JobQueue(runs_folder).gpus)
-    except WeftError as error:
-        return FormCheck(count, error.message, field_of(error.message, values), command=command)
+
+    def checked(one: Mapping[str, str]) -> dict[str, Any]:
+        made = with_recipe("train", {**confined(dict(one)), "runs": runs_folder})
+        check_settings("train", made)
+        check_device(needs_of(TRAIN, made), JobQueue(runs_folder).gpus)
+        return made
+
+    settings = []
+    for one in expand(values):
+        try:
+            settings.append(checked(one))
+        except WeftError as error:
+            return FormCheck(count, error.message, field_of(error.message, one, checked), command=command)
     try:
         network = network_facts(settings[0])
     except WeftError as error:
@@ -148,12 +154,12 @@ class PastSpeed:
 
 def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed | None:
     """The speed of the last run that trained this network with this data, batch and device."""
-    compared = ("data", "size", "device", "precision", "accumulate")
+    compared = ("data", "size", "precision", "accumulate")
     label = network_label(str(settings["model"] or "lenet5"))  # of the zoo, a file, or saved in the studio
     model = ALIASES.get(label, label)
     like = [
         row for row in runs
-        if row.seconds and row.epochs and row.model == model
+        if row.seconds and row.epochs and row.model == model and _device_kind(row.settings) == _device_kind(settings)
         and all(row.settings.get(name) == settings[name] for name in compared)
         and settings["batch"] in (None, "auto", row.settings.get("batch"))
     ]  # fmt: skip
@@ -161,14 +167,28 @@ def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed
     return None if last is None else PastSpeed(last.name, (last.seconds or 0.0) / last.epochs)
 
 
+def _device_kind(settings: Mapping[str, Any]) -> str:
+    """cpu or cuda: runs record the device that they had, forms leave it open."""
+    return str(settings.get("device") or knobs.device).partition(":")[0]
+
+
 def _default_rate(settings: Mapping[str, Any]) -> float:
     facts = network_facts(settings) or FACTS["lenet5"]
     return default_rate(str(settings["model"] or "lenet5"), settings["optimizer"], facts.parameters)
 
 
-def field_of(message: str, values: Mapping[str, str]) -> str:
-    """The field that a message names, if it names one."""
-    return next((name for name, text in values.items() if f"{name}={text}" in message or f"{name}=" in message), "")
+def field_of(message: str, values: Mapping[str, str], check: Callable[[dict[str, str]], Any] | None = None) -> str:
+    """The field that a message is about: the one that it names, else the one without which `check` accepts the form."""
+    named = next((name for name, text in values.items() if f"{name}={text}" in message or f"{name}=" in message), "")
+    if named or check is None:
+        return named
+    for name in values:
+        try:
+            check({other: text for other, text in values.items() if other != name})
+        except WeftError:
+            continue
+        return name
+    return ""
 
 
 def _command(values: Mapping[str, str], trainings: int) -> str:

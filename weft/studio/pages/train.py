@@ -215,7 +215,8 @@ class TrainForm:
 def field_hints(check: FormCheck, preview: TrainingPreview | None) -> dict[str, dict[str, Any]]:
     """What a form says at its fields: a mistake where it is, facts of what was chosen, and the values of empty fields."""
     if check.error:
-        return {check.field: {"text": check.error, "bad": True}} if check.field else {}
+        text = check.error[:1].upper() + check.error[1:]
+        return {check.field: {"text": text, "bad": True}} if check.field else {}
     found: dict[str, dict[str, Any]] = {}
     if check.network is not None:
         macs = f", {short(check.network.macs)} MACs" if check.network.macs else ""

@@ -83,15 +83,16 @@ def size(count: float) -> str:
 
 
 def size_pair(used: float, total: float) -> str:
-    """Two sizes in the unit of the second.
+    """Two sizes in the unit of the second, unless the first is too small for it.
 
-    >>> size_pair(14_400_000_000, 24_000_000_000)
-    '14.4 of 24 GB'
+    >>> size_pair(14_400_000_000, 24_000_000_000), size_pair(11_800_000, 24_000_000_000)
+    ('14.4 of 24 GB', '11.8 MB of 24 GB')
     """
     power = max(0, min(4, int(math.log(max(total, 1), 1000))))
     unit = ("B", "kB", "MB", "GB", "TB")[power]
     first, second = used / 1000**power, total / 1000**power
-    return f"{first:.1f} of {second:.0f} {unit}" if second >= 10 else f"{first:.1f} of {second:.1f} {unit}"
+    shown = f"{first:.1f}" if first >= 0.1 or used == 0 else size(used)
+    return f"{shown} of {second:.0f} {unit}" if second >= 10 else f"{shown} of {second:.1f} {unit}"
 
 
 def duration(seconds: float | None) -> str:
