@@ -23,6 +23,8 @@ from weft.studio.ui.rendering import render
         ("predict", {"data": "photos"}, "Predict photos"),
         ("dataset-version", {"name": "flowers"}, "Dataset version flowers"),
         ("train", {"name": "lenet-1"}, "lenet-1"),
+        ("train", {"data": "datasets/flowers/v2", "model": "mlp"}, "flowers-mlp, job 1"),
+        ("predict", {"data": "datasets/flowers/v2"}, "Predict flowers v2"),
         ("doctor", {"name": "Data doctor: flowers v1"}, "Data doctor: flowers v1"),
         ("cross-validation", {"name": "digits-folds"}, "Cross-validation digits-folds"),
     ],

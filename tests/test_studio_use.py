@@ -424,3 +424,26 @@ def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path, bat
         page.wait_for_selector("figure >> text=dark")
         assert page.locator("figure").count() == 1
     assert errors == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
+def test_a_file_that_is_no_image_leaves_no_answer_of_another(local: LocalStudio, place: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.goto(local.way_in)
+        page.goto(f"{local.address}/classify?runs={NETWORK}&path={place}/photos/bright/0.png")
+        page.wait_for_function("document.querySelector('[data-answer]').textContent === 'bright'")
+        page.wait_for_function("document.querySelector('[data-why]').childElementCount > 0")
+        page.locator("[data-source=file]").click()
+        assert page.locator("[data-why] *").count() == 0, "the explanation of an image that is no longer shown"
+        upload = page.locator("[data-classify] input[type=file]")
+        upload.set_input_files({"name": "0.png", "mimeType": "image/png", "buffer": image(255)})
+        page.wait_for_function("document.querySelector('[data-answer]').textContent === 'bright'")
+        upload.set_input_files({"name": "1.png", "mimeType": "image/png", "buffer": b"no image"})
+        page.wait_for_function("document.querySelector('[data-said]').textContent.startsWith('An image file is required')")
+        page.wait_for_function("document.querySelector('[data-answer]').textContent === '–'")
+        assert page.locator("[data-pad] img").is_hidden(), "the icon of a broken picture"
+        assert page.locator("[data-why] *").count() == 0
+        page.locator("details.networks summary").click()
+        page.keyboard.press("Escape")
+        assert page.locator("details.networks[open]").count() == 0

@@ -40,6 +40,30 @@ def newest_version(folder: Path) -> Path:
     return folder if is_dataset_folder(folder) else (version_folders(folder) or [folder])[-1]
 
 
+def dataset_name(source: str | Path) -> str:
+    """What runs on a dataset, given by name or path, are called after; versions are called after their dataset.
+
+    >>> dataset_name("digits"), dataset_name("photos/list.csv"), dataset_name("datasets/flowers/v2")
+    ('digits', 'list', 'flowers')
+    """
+    path = Path(source)
+    return path.parent.name if _is_version(path) else path.stem
+
+
+def dataset_label(source: str | Path) -> str:
+    """A dataset, given by name or path, as lists show it.
+
+    >>> dataset_label("digits"), dataset_label("photos/list.csv"), dataset_label("datasets/flowers/v2")
+    ('digits', 'list.csv', 'flowers v2')
+    """
+    path = Path(source)
+    return f"{path.parent.name} {path.name}" if _is_version(path) else path.name
+
+
+def _is_version(path: Path) -> bool:
+    return _VERSION.fullmatch(path.name) is not None and path.parent.name not in ("", "..")
+
+
 def open_dataset_folder(folder: Path) -> Splits:
     """The splits of a dataset; arrays are memory-mapped, not read."""
     about = describe(folder)

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import data, nn
 from .. import train as training
+from ..data.dataset_folder import dataset_name
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..parallel.forms import AUTO
@@ -227,7 +228,7 @@ def _new_run(job: Job) -> RunFolder:
     root = Path(settings["runs"]) / job.kind
     if settings["name"] is not None:
         return RunFolder.named(root, settings["name"], settings["exist_ok"])
-    return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.label}-")
+    return RunFolder.fresh(root, f"{dataset_name(settings['data'])}-{job.label}-")
 
 
 def annotate_run(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ... import data, nn
+from ...data.dataset_folder import dataset_name
 from ...errors import UserError
 from ...io import load, save
 from ...locks import one_writer
@@ -111,7 +112,7 @@ def _new_run(first: EnsembleMember, settings: Mapping[str, Any]) -> RunFolder:
     root = Path(settings["runs"]) / first.job.kind
     if settings["name"] is not None:
         return RunFolder.named(root, settings["name"], settings["exist_ok"])
-    return RunFolder.fresh(root, f"{Path(str(first.settings['data'])).stem}-ensemble-")
+    return RunFolder.fresh(root, f"{dataset_name(str(first.settings['data']))}-ensemble-")
 
 
 class _Ensemble:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_name
 from ...errors import UserError
 from ...train.folder import RunFolder, check_run_name
 from ..events import Listener
@@ -52,7 +53,7 @@ def ensemble_job(settings: Mapping[str, Any], run: Path | None, listener: Listen
 
 
 def _free_name(queue: JobQueue, first: EnsembleMember) -> str:
-    start, number = f"{Path(str(first.settings['data'])).stem}-ensemble", 1
+    start, number = f"{dataset_name(str(first.settings['data']))}-ensemble", 1
     while _holder(queue, f"{start}-{number}") is not None:
         number += 1
     return f"{start}-{number}"

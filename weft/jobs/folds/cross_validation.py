@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.host import usable_cores
+from ...data.dataset_folder import dataset_name
 from ...errors import RunError, UserError
 from ...io.files import replace_file
 from ...io.json_values import json_value
@@ -163,7 +164,7 @@ def _is_begun(state: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 def _new(settings: Mapping[str, Any], folds: int, first: Job) -> Path:
     """The folder of a new cross-validation; the names of its runs are free."""
     runs, number = Path(settings["runs"]), 1
-    name = settings["name"] or f"{Path(settings['data']).stem}-{first.label}-folds-1"
+    name = settings["name"] or f"{dataset_name(settings['data'])}-{first.label}-folds-1"
     while taken := taken_place(runs, name, folds):
         if settings["name"] is not None:
             raise UserError(

@@ -12,6 +12,7 @@ from contextlib import chdir, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_name
 from ...errors import UserError
 from ...locks import lock_holder
 from ...train.folder import check_run_name
@@ -120,7 +121,7 @@ def _existing(queue: JobQueue, name: str) -> Path:
 
 
 def _free_name(queue: JobQueue, settings: Mapping[str, Any], folds: int) -> str:
-    made_of = [Path(str(settings["data"])).stem, network_label(str(settings["model"] or "")), "folds"]
+    made_of = [dataset_name(str(settings["data"])), network_label(str(settings["model"] or "")), "folds"]
     start, number = "-".join(filter(None, made_of)), 1
     while _holder(queue, f"{start}-{number}", folds) is not None:
         number += 1

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_label, dataset_name
 from ...errors import RunError
 from ...locks import lock_holder
 from ...records import dataclass
@@ -40,12 +41,12 @@ class JobView:
         """What people call it: the name of its run, else what it does."""
         name = str(self.settings.get("name") or "")
         if self.kind != TRAIN:
-            what = name or Path(str(self.settings.get("data") or self.settings.get("run") or "")).name
+            what = name or dataset_label(str(self.settings.get("data") or self.settings.get("run") or ""))
             kind = _TITLES.get(self.kind) or self.kind.replace("-", " ").capitalize()
             return what if what.startswith(kind) else f"{kind} {what}".strip()
         if self.state.run:
             return Path(self.state.run).name
-        made_of = [Path(str(self.settings.get(part) or "")).name for part in ("data", "model")]
+        made_of = [dataset_name(str(self.settings.get("data") or "")), Path(str(self.settings.get("model") or "")).name]
         return name or f"{'-'.join(filter(None, made_of)) or 'training'}, job {self.number}"
 
     @property

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...data.dataset_folder import dataset_name
 from ...data.open import data_path, is_image_source
 from ...errors import UserError
 from ...hints import nearest
@@ -189,7 +189,7 @@ def _prepared_metrics(plan: SweepPlan) -> list[str]:
 
 def sweep_name(plan: SweepPlan, taken: Mapping[str, Any]) -> str:
     """DATA-sweep-1, or the first number that is not taken."""
-    stem, number = Path(plan.settings["data"]).stem, 1
+    stem, number = dataset_name(plan.settings["data"]), 1
     while f"{stem}-sweep-{number}" in taken:
         number += 1
     check_run_name(WHERE, f"{stem}-sweep-{number}")

@@ -4,7 +4,7 @@
   const api = async (method, path, body, headers = {}) => {
     const answer = await fetch(`${studio.base}/api/v1${path}`, { method, headers: { "X-Weft-Studio": "1", ...headers }, body });
     const content = await answer.json();
-    if (!answer.ok) throw new Error(content.message ?? `The server answered ${answer.status}.`);
+    if (!answer.ok) throw new Error(studio.errorText(content, answer.status));
     return content;
   };
   const make = (tag, properties = {}, ...children) => {
@@ -39,7 +39,7 @@
       image.hidden = true;
       hint.hidden = source === "draw" || source === "camera";
       said.textContent = "";
-      cards.forEach((card) => show(card, null));
+      cards.forEach(forget);
     };
 
     // --- sources ---------------------------------------------------------------------------------------------------------------
@@ -66,8 +66,9 @@
       image.hidden = false;
       canvas.hidden = video.hidden = hint.hidden = true;
     };
+    image.addEventListener("error", () => (image.hidden = true)); // the message beside it says why
     const take = (file) => {
-      if (!file?.type.startsWith("image/")) return void (said.textContent = "An image file is required.");
+      if (!file) return;
       said.textContent = "";
       view(URL.createObjectURL(file));
       ask(file);
@@ -149,7 +150,13 @@
         settled(card, content, answer.results[0]);
       } catch (error) {
         said.textContent = error.message;
+        forget(card); // what it said was about another image
       }
+    };
+    const forget = (card) => {
+      show(card, null);
+      clearTimeout(resting.get(card));
+      document.querySelector(`[data-why-of="${CSS.escape(card.dataset.key)}"]`).dispatchEvent(new CustomEvent("unclassified", { bubbles: true }));
     };
     // Explaining costs many predictions, so a drawing is explained when the pen rests.
     const resting = new Map();
@@ -251,7 +258,7 @@
         try {
           content = JSON.parse(request.responseText);
         } catch {} // a page of a proxy, for example
-        request.status < 300 && content ? resolve(content) : reject(new Error(content?.message ?? `The server answered ${request.status}.`));
+        request.status < 300 && content ? resolve(content) : reject(new Error(studio.errorText(content, request.status)));
       };
       request.onerror = () => reject(new Error("The upload was interrupted."));
       request.send(file);

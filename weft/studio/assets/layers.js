@@ -8,7 +8,7 @@ document.addEventListener("change", async (event) => {
   input.value = "";
   const answer = await fetch(`${studio.base}/api/v1/networks/${run}/images?checkpoint=${input.dataset.checkpoint}`, { method: "POST", headers: { "X-Weft-Studio": "1" }, body: form });
   const content = await answer.json().catch(() => ({}));
-  if (!answer.ok) return studio.toast(content.message ?? content.detail ?? `The server answered ${answer.status}.`, true);
+  if (!answer.ok) return studio.toast(studio.errorText(content, answer.status), true);
   const told = document.querySelector("[data-uploaded]");
   told.value = content.image;
   told.dispatchEvent(new Event("change", { bubbles: true }));

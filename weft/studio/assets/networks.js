@@ -29,7 +29,7 @@
     const query = new URLSearchParams({ filename: file.name, ...(name ? { name } : {}) });
     const answer = await fetch(`${studio.base}/api/v1/designs/import?${query}`, { method: "POST", headers: { "X-Weft-Studio": "1" }, body: file });
     const content = await answer.json();
-    if (!answer.ok) throw new Error(content.message ?? content.detail ?? `The server answered ${answer.status}.`);
+    if (!answer.ok) throw new Error(studio.errorText(content, answer.status));
     return content;
   };
 })();

@@ -2,11 +2,6 @@
 (() => {
   const { base, request, toast } = window.studio;
 
-  // --- menus close when something else is clicked, or with Escape --------------------------------------------------------------
-  const closeMenus = (except) => document.querySelectorAll("details.menu[open]").forEach((one) => one !== except && one.removeAttribute("open"));
-  document.addEventListener("click", (event) => closeMenus(event.target.closest("details.menu")));
-  document.addEventListener("keydown", (event) => event.key === "Escape" && closeMenus(null));
-
   // --- dialogs: data-dialog names a template; its form is sent as JSON to data-send ---------------------------------------------
   document.addEventListener("click", (event) => {
     const opener = event.target.closest("[data-dialog]");

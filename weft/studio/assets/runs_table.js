@@ -48,9 +48,6 @@
     item.focus();
     save(item.parentNode);
   });
-  document.addEventListener("click", (event) => {
-    for (const open of document.querySelectorAll("details.chooser[open]")) if (!open.contains(event.target)) open.open = false;
-  });
 
   // --- selected runs ---------------------------------------------------------------------------------------------------------
   const asked = (title, label, button) =>
@@ -73,7 +70,7 @@
   const split = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
   const ACTIONS = {
     async tag(runs) {
-      const text = await asked(`Tag ${count(runs)}`, "Tags to add, with commas between; a minus before one removes it", "Tag");
+      const text = await asked(`Tag ${count(runs)}`, "Tags to add, separated by commas; a minus before a tag removes it", "Tag");
       if (!text) return;
       const all = split(text);
       const remove = all.filter((tag) => tag.startsWith("-")).map((tag) => tag.slice(1));

@@ -39,13 +39,19 @@
     if (!isError) setTimeout(() => made.remove(), 5000);
   };
 
+  // What an answer says of an error, as a sentence: the API's own begins with a small letter, as the errors of commands do.
+  const errorText = (content, status) => {
+    const text = content?.message ?? content?.detail ?? `The server answered ${status}.`;
+    return text[0].toUpperCase() + text.slice(1);
+  };
+
   // --- requests ------------------------------------------------------------------------------------------------------------
   const request = async (method, path, body) => {
     const headers = { "X-Weft-Studio": "1" };
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const answer = await fetch(`${base}/api/v1${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
     const content = answer.headers.get("Content-Type")?.startsWith("application/json") ? await answer.json() : null;
-    if (!answer.ok) throw new Error(content?.message ?? `The server answered ${answer.status}.`);
+    if (!answer.ok) throw new Error(errorText(content, answer.status));
     return content;
   };
   // What an answer asks for: a message, with a request that takes the change back, and another page or this one anew. The message is shown there.
@@ -100,6 +106,17 @@
   });
   document.addEventListener("change", (event) => event.target.matches("select[data-go]") && location.assign(event.target.value));
 
+  // --- menus close when something else is clicked, or with Escape, which goes back to what opened them --------------------------
+  const closeMenus = (except) => {
+    for (const menu of document.querySelectorAll("details:is(.menu, .chooser, .networks, [name=bar])[open]")) if (menu !== except) menu.open = false;
+  };
+  document.addEventListener("click", (event) => event.target.isConnected && closeMenus(event.target.closest("details")));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+    event.target.closest?.("details:is(.menu, .chooser, .networks, [name=bar])[open]")?.querySelector("summary").focus();
+    closeMenus(null);
+  });
+
   // --- viewers: links to pages that the server denies them are not shown (pictures stay, without their link), nor can jobs be moved -------
   const isDenied = denied ? ((pattern) => (path) => pattern.test(path.slice(base.length)))(new RegExp(`^(${denied})$`)) : () => false;
   if (denied)
@@ -132,5 +149,5 @@
     if ((event.ctrlKey || event.metaKey) && event.key === "Enter") document.querySelector("[data-primary]:not(:disabled)")?.click();
   });
 
-  window.studio = { base, isDenied, mayChange: !denied, request, follow, toast, confirmed, toggleTheme };
+  window.studio = { base, isDenied, mayChange: !denied, request, errorText, follow, toast, confirmed, toggleTheme };
 })();

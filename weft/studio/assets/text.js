@@ -22,7 +22,7 @@
     });
     if (answer.ok) return answer;
     const content = await answer.json().catch(() => null);
-    throw new Error(content?.message ?? `The server answered ${answer.status}.`);
+    throw new Error(studio.errorText(content, answer.status));
   };
 
   let going = null;
@@ -40,7 +40,7 @@
     text.append(new_text);
     try {
       for await (const [type, facts] of events(await send(form, going.signal))) {
-        if (type === "error") throw new Error(facts.message);
+        if (type === "error") throw new Error(studio.errorText(facts));
         if (type === "text") {
           const below = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
           new_text.appendData(facts.text);

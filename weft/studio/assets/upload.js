@@ -20,7 +20,7 @@
       request.onload = () => {
         const content = parsed(request.responseText);
         if (request.status < 300 && content) resolve(content);
-        else reject(new Error(content?.message ?? content?.detail ?? UNKNOWN(request.status)));
+        else reject(new Error(content ? studio.errorText(content, request.status) : UNKNOWN(request.status)));
       };
       request.onabort = request.onerror;
       request.send(body);

@@ -27,7 +27,7 @@
       const answer = await request();
       const content = await answer.json().catch(() => ({}));
       if (latest.get(element) !== number) return;
-      if (!answer.ok) throw new Error(content.message ?? content.detail ?? `The server answered ${answer.status}.`);
+      if (!answer.ok) throw new Error(studio.errorText(content, answer.status));
       show(element, content, request);
     } catch (error) {
       if (latest.get(element) === number) element.replaceChildren(make("div", { className: "problem", textContent: error.message }));
@@ -70,6 +70,14 @@
       if (typeof content !== "string") body.append("image", content, "image.png");
       return fetch(address(element, { target, path }), { method: "POST", headers: { "X-Weft-Studio": "1" }, body: typeof content === "string" ? undefined : body });
     }), PAUSE));
+  });
+
+  document.addEventListener("unclassified", (event) => {
+    const element = event.target.querySelector?.("[data-why]");
+    if (!element) return;
+    clearTimeout(waiting.get(element));
+    latest.set(element, (latest.get(element) ?? 0) + 1);
+    element.replaceChildren();
   });
 
   const shown = new WeakMap(); // element -> the image that it shows

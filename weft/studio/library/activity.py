@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_label
 from ...jobs.definitions import network_label
 from ...jobs.events import Event, latest
 from ...jobs.queue.kinds import TRAIN
@@ -134,7 +135,7 @@ def _of_job(one: JobView, queue: QueueSnapshot, row: RunRow | None) -> Activity:
         queue.slot_titles(one.schedule.slots) if runs and one.schedule.slots else str(settings.get("device") or "cpu")
     )
     return Activity(
-        one.title, shown, network_label(str(settings.get("model") or "")) if one.kind == TRAIN else one.kind, Path(str(settings.get("data") or "")).name,
+        one.title, shown, network_label(str(settings.get("model") or "")) if one.kind == TRAIN else one.kind, dataset_label(str(settings.get("data") or "")),
         device, number, None if row is None else row.id, why, doing, _progress(one.record.folder, row, one) if runs else None, *_measured(row),
         one.kind, one.owner, needs_text(one), one.schedule.priority_name, queue.plan.starts.get(number),
         one.schedule.held_at if shown == HELD else state.time, one.schedule.held_by, one.needs.memory, one.schedule.memory, _remedy(one),

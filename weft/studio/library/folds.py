@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_label
 from ...errors import WeftError
 from ...jobs.definitions import network_label
 from ...jobs.folds.cross_validation import FOLDER, STATE, read_folds
@@ -79,7 +80,7 @@ class FoldsIndex:
         is_held = not state["done"] and lock_holder(folder) is not None
         status = FINISHED if state["done"] else RUNNING if is_held else STOPPED if job is None else _status(job)
         runs = tuple(f"{state['task']}/{fold_name(state['name'], k)}" for k in range(1, state["folds"] + 1))
-        data = Path(str(state["settings"].get("data") or "")).name
+        data = dataset_label(str(state["settings"].get("data") or ""))
         created = (seen[0] or (0, 0))[0] / 1e9
         return FoldsSnapshot(
             folder.name, status, folder, state["folds"], str(state.get("model") or ""), data, int(state.get("examples") or 0), runs,
@@ -95,7 +96,7 @@ class FoldsIndex:
         if now.state == FAILED and time.time() - now.time > RECENT:
             return None
         status = _status(job)
-        data, model = Path(str(told.get("data") or "")).name, network_label(str(told.get("model") or ""))
+        data, model = dataset_label(str(told.get("data") or "")), network_label(str(told.get("model") or ""))
         return FoldsSnapshot(
             name, status, self.folder / name, int(told.get("folds") or 0), model, data, 0, (), {}, now.time, job.number,
             now.why if status == FAILED else "",

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import field
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from ...data.dataset_folder import dataset_label
 from ...jobs.annotations import FILE as ANNOTATIONS
 from ...jobs.annotations import Annotations, parse_annotations
 from ...jobs.definitions import network_label
@@ -26,7 +26,6 @@ from ...records import dataclass
 from ...report.best_epoch import SELECTION_METRICS, best_row
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
-_VERSION = re.compile(r"v[1-9][0-9]*")
 _WATCHED = ("args.yaml", "metrics.csv", "summary.json", ANNOTATIONS)
 _LARGEST = 64 << 20  # bytes; larger files are not read for the index
 
@@ -63,8 +62,7 @@ class RunRow:
     @property
     def data(self) -> str:
         """The name of the dataset; of a folder or file, its last part; of a version, both: flowers v2."""
-        path = Path(str(self.settings.get("data") or ""))
-        return f"{path.parent.name} {path.name}" if _VERSION.fullmatch(path.name) and path.parent.name else path.name
+        return dataset_label(str(self.settings.get("data") or ""))
 
     @property
     def epochs(self) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...data.dataset_folder import dataset_label
 from ...errors import WeftError
 from ...jobs.queue.kinds import SWEEP, TRAIN
 from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
@@ -54,7 +55,7 @@ class SweepSnapshot:
 
     @property
     def data(self) -> str:
-        return Path(str(self.settings.get("data") or "")).name
+        return dataset_label(str(self.settings.get("data") or ""))
 
 
 class SweepIndex:

@@ -72,7 +72,7 @@ _LATER = (
     Column("seconds", "Duration", lambda row: row.seconds, duration, True),
     Column("ended", "Finished", _finished, moment, hint=lambda row: full_time(_finished(row))),
     Column("started", "Started", lambda row: row.started, moment, hint=lambda row: full_time(row.started)),
-    Column("epochs", "Epochs", lambda row: row.epochs, str, True),
+    Column("epochs", "Epochs done", lambda row: row.epochs, str, True),
     Column("group", "Group", lambda row: row.annotations.group or None, lambda v: v or "–"),
     Column("notes", "Notes", lambda row: row.annotations.notes or None, lambda v: (v or "–")[:80]),
 )
