@@ -238,6 +238,10 @@ def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: LocalStud
         page.wait_for_selector("[data-valid]:not([hidden])")
         _misspell_and_fix(page)
         _complete(page)
+        page.locator(".cm-line", has_text="name:").click()
+        page.keyboard.press("End")
+        page.keyboard.type("_b")  # the name above follows the one in the text, until somebody writes another
+        page.wait_for_function("document.querySelector('[data-design-name]').value === 'my_network_b'")
         page.get_by_label("Name of the network").fill("designed")
         page.keyboard.press("Tab")
         page.get_by_role("button", name="Save").click()

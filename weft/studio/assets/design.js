@@ -5,10 +5,21 @@
   const name = () => one("[data-design-name]")?.value.trim() ?? one(".phead h1").textContent;
   const isNew = () => Boolean(one("[data-design-name]"));
 
+  // The name of a new network follows the one in its text, until somebody writes another above it, or it is saved.
+  // A copy begins with the name of its original in the text, which is not taken over.
+  let follows = true, first = null;
+  document.addEventListener("input", (event) => (follows &&= !event.target.matches("[data-design-name]")));
+  const followText = (text) => {
+    const named = /^name:\s*["']?([A-Za-z0-9_-]{1,60})["']?\s*(#.*)?$/m.exec(text);
+    first ??= named?.[1] ?? "";
+    if (follows && isNew() && named && named[1] !== first) one("[data-design-name]").value = named[1];
+  };
+
   // the editor tells its text and its errors
   document.addEventListener("network-text", (event) => {
     editor.saved ??= isNew() ? "" : event.detail;
     editor.text = event.detail;
+    followText(editor.text);
     if (!isNew() && editor.text !== editor.saved) one("[data-saved]").textContent = "changed, not saved";
   });
   document.addEventListener("network-problems", (event) => {
@@ -28,6 +39,7 @@
     try {
       const made = await studio.request("PUT", `/designs/${encodeURIComponent(name())}`, { text: editor.text });
       editor.saved = editor.text;
+      follows = false;
       one("[data-saved]").textContent = `saved as version ${made.version}`;
       if (isNew()) history.replaceState(null, "", `${studio.base}/networks/${made.name}`);
       return made;

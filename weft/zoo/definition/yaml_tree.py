@@ -70,6 +70,8 @@ def _hint(problem: str) -> str:
         return "Write the arguments of a layer in braces: conv: {out: 32, kernel: 3}."
     if "found character '\\t'" in problem:
         return "Indent with spaces."
+    if "expected <block end>" in problem:
+        return "Indent all layers of a list by the same number of spaces."
     return ""
 
 
