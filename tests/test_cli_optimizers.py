@@ -12,7 +12,8 @@ from weft import data, nn, train
 from weft.cli import main
 from weft.errors import UserError
 from weft.io import load
-from weft.jobs.optimizers import optimizer_settings, schedule
+from weft.jobs.optimizers import optimizer_settings
+from weft.jobs.rate_schedules import TAKES, check_schedule, schedule
 from weft.jobs.settings import SETTINGS
 
 QUICK = ["train", "digits", "model=logistic_regression", "epochs=1"]
@@ -64,13 +65,61 @@ def test_schedules_without_further_settings() -> None:
     assert float(schedule(settings(warmup=0.0), 1.0, 100, 10)(0).item()) == pytest.approx(1.0)
 
 
+EXPECTED = {
+    "step": [1, 1, 0.1, 0.01, 0.01],
+    "exponential": [1, 0.95**25, 0.95**50, 0.95**75, 0.95**99],
+    "polynomial": [1, 0.75**2, 0.5**2, 0.25**2, 0.01**2],
+    "inverse": [1, 3.5**-0.5, 6**-0.5, 8.5**-0.5, 10.9**-0.5],
+    "sigmoid": [1 / (1 + np.exp(-5)), 1 / (1 + np.exp(-2.5)), 0.5, 1 / (1 + np.exp(2.5)), 1 / (1 + np.exp(4.9))],
+    "restarts": [1, *((1 + np.cos(np.pi * np.array([11 / 28, 8 / 58, 33 / 58, 57 / 58]))) / 2)],
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_further_schedules(name: str) -> None:
+    """Their defaults are shares of the training, as in DIGITS."""
+    rate = schedule(settings(schedule=name), 1.0, 100, 10)
+    for t, value in zip((0, 25, 50, 75, 99), EXPECTED[name], strict=True):
+        assert float(rate(t).item()) == pytest.approx(value, rel=1e-3), t
+
+
+def test_milestones_are_epochs() -> None:
+    given = {"milestones": (3.0, 6.0), "warmup": 1.0}
+    rate = schedule(settings(schedule="step", gamma=0.5, **given), 1.0, 100, 10)
+    assert [round(float(rate(t).item()), 6) for t in (10, 29, 30, 59, 60, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    rate = schedule(settings(schedule="restarts", final_rate=0.1, **given), 1.0, 100, 10)
+    values = [float(rate(t).item()) for t in range(100)]
+    assert [values[t] for t in (10, 30, 60)] == pytest.approx([1, 1, 1])
+    assert [values[t] for t in (29, 59, 99)] == pytest.approx([0.1, 0.1, 0.1], abs=0.01)
+    rate = schedule(settings(schedule="exponential", gamma=0.5), 1.0, 100, 10)
+    assert float(rate(10).item()) == pytest.approx(0.5)
+    rate = schedule(settings(schedule="step", milestones=(1.0, 2.0)), 1.0, 3, 500)  # fewer steps than milestones
+    assert float(rate(0).item()) == 1
+
+
+def test_every_schedule_has_its_settings() -> None:
+    assert SETTINGS["schedule"].choices == tuple(TAKES)
+    values = {"final_rate": 0.1, "milestones": (2.0,), "gamma": 0.5, "power": 2.0}
+    for name, taken in TAKES.items():
+        for setting, value in values.items():
+            if setting in taken:
+                check_schedule(settings(schedule=name, **{setting: value}))
+                schedule(settings(schedule=name, **{setting: value}), 1.0, 100, 10)
+            else:
+                with pytest.raises(UserError, match=f"{setting} requires schedule=.* got schedule={name}"):
+                    check_schedule(settings(schedule=name, **{setting: value}))
+    for wrong in ((0.0,), (3.0, 2.0), (10.0,), (-1.0, 2.0)):
+        with pytest.raises(UserError, match="milestones must be epochs that grow"):
+            check_schedule(settings(schedule="step", milestones=wrong))
+
+
 def test_wrong_combinations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for words, message in (
         (["warmup=1"], "warmup is shorter than the 1 epochs"),
-        (["final_rate=0.1", "schedule=constant"], "final_rate requires a schedule"),
+        (["final_rate=0.1", "schedule=constant"], "final_rate requires schedule="),
         (["mixup=1", "cutmix=1"], "one of mixup and cutmix is required"),
         (["label_smoothing=0.1", "loss=hinge"], "label_smoothing requires the loss cross_entropy"),
     ):

@@ -49,7 +49,7 @@ WRONG: dict[str, Sequence[str]] = {
     "device": ("tpu", "npu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
     "fast_dev_run": ("-1",), "overfit": ("-1",), "keep": ("-1",), "name": ("a/b", "", "x" * 300), "runs": ("photos/red/0.png",),
     "tags": ("", "a,", "x" * 65), "group": ("x" * 101,), "notes": ("x" * 20_001,),
-    "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),
+    "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "milestones": ("soon", "1,x"), "gamma": ("0", "-1"), "power": ("0", "x"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),
     "betas": ("0.9", "0.9,1", "a,b"), "eps": ("0", "-1"), "average": ("1", "0", "x"), "label_smoothing": ("1", "-0.1"),
     "mixup": ("0", "-1", "x"), "cutmix": ("0", "-1", "x"), "exist_ok": ("perhaps",), "recipe": ("nothing-like-it",),
     "stride": ("0", "x"), "steps": ("0", "1.5"), "resident": ("perhaps",), "alternate_flips": ("perhaps", "true"), "views": ("0", "x", "2"),

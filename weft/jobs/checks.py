@@ -15,7 +15,8 @@ from ..zoo.recipes import find_recipe
 from .definitions import definition_of
 from .job import TASKS
 from .networks import WRITERS, check_size, check_views, full_name, loss_of
-from .optimizers import check_mix, check_schedule, optimizer_settings
+from .optimizers import check_mix, optimizer_settings
+from .rate_schedules import check_schedule
 from .weights import find_weights
 
 

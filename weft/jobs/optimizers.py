@@ -1,4 +1,4 @@
-"""The optimizer, the learning rate schedule and the mixing of training batches, from settings."""
+"""The optimizer and the mixing of training batches, from settings."""
 
 from __future__ import annotations
 
@@ -48,32 +48,6 @@ def optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_betas(setting: str, known: list[str]) -> bool:
     return setting == "betas" and "b1" in known and "b2" in known
-
-
-def check_schedule(settings: Mapping[str, Any]) -> None:
-    """Reject a warmup as long as the training, and a final rate of a constant schedule."""
-    warmup, epochs = settings["warmup"], settings["epochs"]
-    if warmup is not None and warmup >= epochs:
-        raise UserError("weft train", f"warmup is shorter than the {epochs} epochs of the training, got {warmup:g}.")
-    if settings["final_rate"] is not None and settings["schedule"] == "constant":
-        raise UserError("weft train", "final_rate requires a schedule that changes the rate, got schedule=constant.")
-
-
-def schedule(settings: Mapping[str, Any], peak: float, steps: int, epochs: int) -> Any:
-    """The learning rate over so many steps: a number or a schedule."""
-    name, final = settings["schedule"], settings["final_rate"]
-    warm = None if settings["warmup"] is None else min(round(settings["warmup"] * steps / epochs), steps - 1)
-    if name == "one_cycle" and warm != 0:
-        rise = {} if warm is None else {"rise": warm / steps}
-        end = {} if final is None or peak == 0.0 else {"end": final / peak}
-        return optim.schedules.one_cycle(peak, steps, **rise, **end)
-    rest = max(1, steps - (warm or 0))
-    falling: Any = peak
-    if name in ("cosine", "one_cycle"):
-        falling = optim.schedules.cosine(peak, rest, final or 0.0)
-    elif name == "linear":
-        falling = optim.schedules.linear(peak, final or 0.0, rest)
-    return optim.schedules.warmup(falling, warm) if warm else falling
 
 
 def check_mix(settings: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from .schema import (
     not_negative,
     number,
     number_or_auto,
+    numbers,
     positive,
     seed,
     sizes,
@@ -116,9 +117,12 @@ SETTINGS: dict[str, Setting] = {
     "eps": Setting(positive, None, "epsilon in the denominator of adaptive optimizers", "optimizer"),
     "clip_norm": Setting(number, None, "gradient clipping by global norm; default: 1 for text, else off", "optimizer"),
 
-    "schedule": Setting(str, "one_cycle", "learning rate schedule", "schedule", ("one_cycle", "cosine", "linear", "constant")),
+    "schedule": Setting(str, "one_cycle", "learning rate schedule", "schedule", ("one_cycle", "cosine", "linear", "constant", "step", "exponential", "polynomial", "inverse", "sigmoid", "restarts")),
     "warmup": Setting(not_negative, None, "warmup epochs; default: 0.3 of all for one_cycle, else 0", "schedule"),
     "final_rate": Setting(not_negative, None, "learning rate at the end of the schedule; default: nearly 0", "schedule"),
+    "milestones": Setting(numbers, None, "epochs where step lowers the learning rate, or restarts begins again, such as 30,60", "schedule"),
+    "gamma": Setting(positive, None, "factor at each milestone of step (default: 0.1), or of each epoch of exponential; steepness of inverse and sigmoid", "schedule"),
+    "power": Setting(positive, None, "exponent of the schedules polynomial (default: 2) and inverse (0.5)", "schedule"),
 
     "weight_decay": Setting(number, None, "weight decay; default: the optimizer's own", "regularization"),
     "label_smoothing": Setting(fraction, 0.0, "label smoothing of the training loss, such as 0.1", "regularization"),

@@ -35,8 +35,8 @@ from .events import Listener, Recorder, nobody
 from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
-from .optimizers import schedule
 from .parallel_training import chosen_split, in_processes, leads, needs_processes, with_ranks, writing
+from .rate_schedules import schedule
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of

@@ -19,7 +19,7 @@ from ..schema import as_text, parsed
 from ..settings import SETTINGS
 
 SWEPT = (
-    "model", "epochs", "batch", "accumulate", "optimizer", "rate", "momentum", "nesterov", "eps", "clip_norm", "schedule", "warmup", "final_rate",
+    "model", "epochs", "batch", "accumulate", "optimizer", "rate", "momentum", "nesterov", "eps", "clip_norm", "schedule", "warmup", "final_rate", "gamma", "power",
     "weight_decay", "label_smoothing", "mixup", "cutmix", "average", "dropout", "hidden", "layers", "length", "augment", "flip", "precision",
     "seed", "size", "resize", "colour", "weights", "freeze", "freeze_layers", "body_rate", "loss", "patience",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import WeftError
-from ...jobs.optimizers import schedule
+from ...jobs.rate_schedules import schedule
 from ...jobs.schema import validated
 from ...jobs.settings import SETTINGS
 from ...ops.convert import asarray

@@ -52,7 +52,7 @@ _TITLES = {
 }  # fmt: skip
 _UNITS = {
     "epochs": "epochs", "warmup": "epochs", "patience": "epochs", "freeze": "epochs", "freeze_layers": "layers", "batch": "examples", "accumulate": "batches", "size": "pixels",
-    "max_seconds": "seconds", "length": "tokens", "stride": "tokens", "fast_dev_run": "batches", "overfit": "batches", "keep": "epochs", "workers": "threads", "steps": "steps",
+    "max_seconds": "seconds", "length": "tokens", "stride": "tokens", "fast_dev_run": "batches", "overfit": "batches", "keep": "epochs", "milestones": "epochs", "workers": "threads", "steps": "steps",
 }  # fmt: skip
 _EMPTY = {
     "recipe": "None",
@@ -99,7 +99,7 @@ def _fields(*names: str) -> tuple[Field, ...]:
 
 GROUPS = (
     FieldGroup("Data and network", "What to train, on what, and from which weights.", _fields("data", "model", "weights", "recipe"), _fields("validation", "size", "resize", "colour", "labels", "freeze", "freeze_layers", "body_rate", "views", "from")),
-    FieldGroup("Optimization", "How long, and in what steps.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("patience", "momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "bias_rate", "accumulate", "steps", "loss", "seed")),
+    FieldGroup("Optimization", "How long, and in what steps.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("patience", "momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "milestones", "gamma", "power", "bias_rate", "accumulate", "steps", "loss", "seed")),
     FieldGroup("Augmentation", "Random changes to each image, and other regularization.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "alternate_flips")),
     FieldGroup("Machine and name", "Where it runs, and how you find it again.", _fields("device", "precision", "name", "tags", "group", "notes"), _fields("parallel", "micro_batches", "zero", "local_steps", "memory", "max_seconds", "keep", "workers", "resident", "fast_dev_run", "overfit")),
     FieldGroup("Text", "Only for networks that learn from text.", (), _fields("tokenizer", "length", "stride", "hidden", "layers", "dropout")),

@@ -11,10 +11,10 @@ import numpy as np
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
-from ...jobs.optimizers import schedule
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import TRAIN
 from ...jobs.queue.needs import check_device, needs_of
+from ...jobs.rate_schedules import schedule
 from ...jobs.recipes import with_recipe
 from ...jobs.settings import SETTINGS
 from ...jobs.sweeps.search_space import expand, sweep_size, values_of
