@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,16 @@ def test_the_evaluation_of_a_checkpoint_is_saved(folder: Path, saved: Path) -> N
     assert find_evaluation(folder, "validation") is None
     assert {"split": "test", "checkpoint": "best", "examples": 359} in saved_evaluations(folder)
     assert {"split": "validation", "checkpoint": "epoch-0001", "examples": 145} in saved_evaluations(folder)
+
+
+def test_what_a_killed_process_left_is_removed(folder: Path, saved: Path) -> None:
+    """A hidden folder that was left long ago; one that another process writes to just now stays."""
+    for name, age in ((".train-best.old", 2 * evaluations.STALE_SECONDS), (".train-best.new", 0)):
+        (saved.parent / name / "new").mkdir(parents=True)
+        os.utime(saved.parent / name, times=(time.time() - age,) * 2)
+    evaluate_run(folder, "validation", "epoch-0001", save=True)
+    assert [one.name for one in saved.parent.glob(".*")] == [".train-best.new"]
+    shutil.rmtree(saved.parent / ".train-best.new")
 
 
 def test_it_counts_while_the_weights_are_unchanged(folder: Path, saved: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.jobs import JobQueue
-from weft.jobs.embedding import FILE, make_embedding, read_embedding
+from weft.jobs.embedding import make_embedding, map_file, read_embedding
 from weft.jobs.prediction.run_predictor import predictor_of_run
 from weft.jobs.queue.kinds import EMBEDDING, work_of
 from weft.studio.library.embeddings import EmbeddingMaps, embedding_job, submit_embedding
@@ -230,14 +232,14 @@ def test_the_map_of_a_run(embedded: Path, network: ExplainedNetwork) -> None:
     np.testing.assert_allclose(found.vectors, vectors, rtol=1e-2, atol=1e-2)
     np.testing.assert_array_equal(found.predicted, scores.argmax(1))
     maps = EmbeddingMaps()
-    assert maps.get(embedded) is maps.get(embedded, "best")
+    assert maps.get(embedded) is maps.get(embedded, "best") is maps.current(embedded, "best")
     assert maps.get(embedded, "last") is None
     assert maps.get(embedded.parent) is None
 
 
 def test_a_damaged_map_says_so(embedded: Path, tmp_path: Path) -> None:
-    (tmp_path / FILE).parent.mkdir()
-    (tmp_path / FILE).write_bytes((embedded / FILE).read_bytes()[:3000])
+    (tmp_path / map_file("best")).parent.mkdir()
+    (tmp_path / map_file("best")).write_bytes((embedded / map_file("best")).read_bytes()[:3000])
     with pytest.raises(RunError, match="is damaged"):
         read_embedding(tmp_path)
     assert read_embedding(tmp_path.parent) is None
@@ -265,16 +267,14 @@ def test_weft_interpret_writes_a_page(folder: Path, tmp_path: Path, capsys: pyte
 
 def test_weft_interpret_makes_the_map(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
-    before = (folder / FILE).read_bytes() if (folder / FILE).exists() else None
     assert main(["interpret", str(folder), f"out={out}", "examples=60", "checkpoint=last"]) == 0
     page = out.read_text()
     assert "t-SNE of 60 test images" in page
     assert page.count("<circle") + page.count("<rect") >= 120
-    made = read_embedding(folder)
+    made = read_embedding(folder, "last")
     assert made is not None
     assert made.facts["checkpoint"] == "last"
-    if before is not None:  # other tests look at it
-        (folder / FILE).write_bytes(before)
+    (folder / map_file("last")).unlink()  # other tests make it
 
 
 def test_networks_for_other_data_are_refused(tmp_path: Path) -> None:
@@ -325,6 +325,29 @@ def test_the_api_explains(web: httpx.Client) -> None:
     assert other["target"] == "3"
     assert other["maps"][1]["picture"].startswith("data:image/png;base64,")
     assert len(web.get(f"{base}/exciting?layer=layers.2&channel=1&count=3").json()) == 3
+
+
+def test_similar_images_are_those_of_the_chosen_weights(server: LocalStudio, web: httpx.Client) -> None:
+    base, run = "/api/v1/networks/classify/small/explain", "/api/v1/runs/classify/small/embedding"
+    asked = {"image": "test-4", "checkpoint": "epoch-0002"}
+    found = web.get(base, params=asked).json()
+    assert (found["has_embedding"], found["similar"]) == (False, [])
+    made = web.post(run, json={"checkpoint": "epoch-0002", "examples": 20}).json()
+    job = server.studio.queue.job(made["number"])
+    assert job.settings["name"] == "Embedding of small, epoch-0002"
+    deadline = time.monotonic() + 120
+    while not job.state.has_ended and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert job.state.state == "done", job.state.why
+    similar = web.get(base, params=asked).json()["similar"]
+    assert len(similar) == 8
+    assert similar != web.get(base, params={**asked, "checkpoint": "best"}).json()["similar"]
+    assert web.get(run, params={"checkpoint": "epoch-0002"}).json()["checkpoint"] == "epoch-0002"
+    assert web.get(run).json()["checkpoint"] == "best"
+    assert web.post(run, json={"checkpoint": "../x"}).status_code == 400
+    weights = server.runs / "classify" / "small" / "weights" / "epoch-0002.safetensors"
+    os.utime(weights, (1e9, 1e9))  # trained again: vectors of other weights are not comparable
+    assert not web.get(base, params=asked).json()["has_embedding"]
 
 
 def test_the_api_refuses_with_a_reason(web: httpx.Client) -> None:

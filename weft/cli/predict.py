@@ -16,8 +16,8 @@ from ..jobs import of_texts
 from ..jobs.datasets.image_lists import ImageEntry, image_files
 from ..jobs.device import on
 from ..jobs.events import Recorder
+from ..jobs.prediction.bare_model import ImageInput
 from ..jobs.prediction.find import find_predictor
-from ..jobs.prediction.onnx_predictor import ImageInput
 from ..jobs.prediction.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
 from ..jobs.prediction.predictor import Predictor
 from ..jobs.prediction.results import TABLE, best_per_class, read_predictions, titles

@@ -1,4 +1,8 @@
-"""The map of a run's examples in its embedding: computed as a job or by `weft interpret RUN`, kept in the run folder."""
+"""The map of a run's examples in its embedding: computed as a job or by `weft interpret RUN`, kept in the run folder.
+
+interpret/embedding.npz                 by the best weights
+interpret/embedding-epoch-0007.npz      by those of another checkpoint
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,18 @@ from .device import on
 from .events import Listener, Recorder, nobody
 from .job import held_out, job_of
 from .prediction.run_predictor import predictor_of_run
+from .run_weights import weights_path
 from .stored import settings_of
 
-FILE = Path("interpret") / "embedding.npz"  # in the run folder
 EXAMPLES = 2000  # points of the map, and training examples that are searched for similar ones
 PERPLEXITY = 30.0
 THUMB = 64  # pixels of the longer side
 STEPS = 750
+
+
+def map_file(checkpoint: str) -> Path:
+    """The file of the map by these weights, in the run folder."""
+    return Path("interpret") / ("embedding.npz" if checkpoint == "best" else f"embedding-{checkpoint}.npz")
 
 
 @dataclass(frozen=True)
@@ -51,15 +60,24 @@ class EmbeddingMap:
     train_labels: np.ndarray
     train_indices: np.ndarray
     train_thumbs: np.ndarray
-    facts: Mapping[str, Any]  # classes, split, checkpoint (best or last), made_of (time of the weights)
+    facts: Mapping[
+        str, Any
+    ]  # classes, split, checkpoint (best, last or that of an epoch), made_of (time of the weights)
 
     @property
     def classes(self) -> list[str]:
         return list(self.facts["classes"])
 
+    def is_current(self, folder: Path) -> bool:
+        """Whether the weights that it was made by are still those of the run: the embeddings of others cannot be compared."""
+        try:
+            return bool(_time_of_weights(folder, self.facts["checkpoint"]) == self.facts.get("made_of"))
+        except OSError:
+            return False
+
 
 def embed_run(settings: Mapping[str, Any], run: Path | None, listener: Listener = nobody) -> None:
-    """The work of a job: settings are {run: folder, checkpoint: best or last, split, examples, device}."""
+    """The work of a job: settings are {run: folder, checkpoint, split, examples, device}."""
     make_embedding(
         Path(settings["run"]), settings.get("checkpoint") or "best", settings.get("split"), settings.get("examples") or EXAMPLES,
         settings.get("device"), listener,
@@ -74,6 +92,7 @@ def make_embedding(
     recorder = Recorder(listener)
     with on(device):
         recorder.show("activity", text="reading the data")
+        made_of = _time_of_weights(folder, checkpoint)  # before they are read
         predictor = predictor_of_run("interpret", folder, checkpoint)
         if not predictor.reads_images:
             raise UserError("interpret", f"a network for images is required, got {folder.name}.")
@@ -95,12 +114,16 @@ def make_embedding(
             job.train.labels[known.indices], known.indices, thumbs_of(job.train, known.indices),
             {
                 "classes": list(held.classes), "split": name, "checkpoint": checkpoint,
-                "made_of": (folder / "weights" / f"{checkpoint}.safetensors").stat().st_mtime,
+                "made_of": made_of,
             },
         )  # fmt: skip
     write_embedding(folder, made)
-    recorder.log(f"{len(points.indices):,} {name} images are embedded: {folder / FILE}")
+    recorder.log(f"{len(points.indices):,} {name} images are embedded: {folder / map_file(checkpoint)}")
     return made
+
+
+def _time_of_weights(folder: Path, checkpoint: str) -> float:
+    return weights_path("interpret", folder, checkpoint).stat().st_mtime
 
 
 def _maps(vectors: np.ndarray, recorder: Recorder) -> tuple[np.ndarray, np.ndarray]:
@@ -142,14 +165,16 @@ def write_embedding(folder: Path, made: EmbeddingMap) -> None:
     arrays = {field.name: getattr(made, field.name) for field in fields(made) if field.name != "facts"}
     file = io.BytesIO()
     np.savez_compressed(file, facts=np.array(json.dumps(dict(made.facts))), **arrays)
-    (folder / FILE).parent.mkdir(exist_ok=True)
-    replace_file(folder / FILE, [file.getvalue()], "interpret")
+    path = folder / map_file(made.facts["checkpoint"])
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, [file.getvalue()], "interpret")
 
 
-def read_embedding(folder: Path) -> EmbeddingMap | None:
+def read_embedding(folder: Path, checkpoint: str = "best") -> EmbeddingMap | None:
     """The map in a run folder; None if it was not made yet."""
+    path = folder / map_file(checkpoint)
     try:
-        with np.load(io.BytesIO((folder / FILE).read_bytes()), allow_pickle=False) as stored:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
             arrays = {field.name: stored[field.name] for field in fields(EmbeddingMap) if field.name != "facts"}
             facts = json.loads(str(stored["facts"]))
             if not {"classes", "split", "checkpoint"} <= facts.keys():
@@ -158,6 +183,4 @@ def read_embedding(folder: Path) -> EmbeddingMap | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise RunError(
-            "interpret", f"{folder / FILE} is damaged: {error}. Delete it, and make the map again."
-        ) from None
+        raise RunError("interpret", f"{path} is damaged: {error}. Delete it, and make the map again.") from None

@@ -7,7 +7,9 @@ evaluations/train-epoch-0007/             one that was made later, with the same
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +35,7 @@ from .stored import settings_of
 
 FOLDER = "evaluations"  # in the run folder
 SPLITS = ("train", "validation", "test")
+STALE_SECONDS = 3600.0  # a hidden folder that is older was left by a process that was killed while it saved
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ def _save(folder: Path, found: Evaluation, split: str, weights: Mapping[str, Any
     place = folder / FOLDER / f"{split}-{weights['checkpoint']}"
     try:
         place.parent.mkdir(exist_ok=True)
+        _remove_leftovers(place.parent)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
             made, old = Path(beside) / "new", Path(beside) / "old"
             made.mkdir()
@@ -168,6 +172,12 @@ def _save(folder: Path, found: Evaluation, split: str, weights: Mapping[str, Any
     except OSError as error:
         raise cannot_write("weft eval", place, error) from error
     return place
+
+
+def _remove_leftovers(place: Path) -> None:
+    for one in place.glob(".*"):
+        if time.time() - one.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 # --- as a job -----------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ...io.file_kind import file_kind
 from ...saved.program import load
 from .. import of_runs
 from ..find import find_run
-from .onnx_predictor import BareModel, ImageInput
+from .bare_model import BareModel, ImageInput
 from .predictor import Predictor, predictor_of_bare_model, predictor_of_facts
 
 

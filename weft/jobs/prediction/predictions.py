@@ -36,8 +36,8 @@ from ..queue.job_queue import JobQueue
 from ..queue.kinds import PREDICT
 from ..queue.needs import needs_of
 from ..queue.record import JobRecord
+from .bare_model import ImageInput
 from .find import find_predictor
-from .onnx_predictor import ImageInput
 from .predictor import Predictor
 from .results import INPUTS, RESULTS, SUBMISSION, TABLE, measure, read_predictions, titles
 

@@ -25,7 +25,7 @@ from ...tensor import Tensor
 from ...tracing.jit import jit
 from ...tree import unflatten
 from ..datasets.facts import example
-from .onnx_predictor import BareModel, ImageInput, interpreted_model
+from .bare_model import BareModel, ImageInput, interpreted_model
 
 Task = Literal["classify", "regress", "text"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...jobs.embedding import EXAMPLES, EmbeddingMap
+from ...jobs.run_weights import weight_names
 from ...report.png import png
 from ..library.embeddings import submit_embedding
 from ..library.runs import RunRow
@@ -20,7 +21,7 @@ class EmbeddingWanted(BaseModel):
     """What to embed."""
 
     model_config = ConfigDict(extra="forbid")
-    checkpoint: Literal["best", "last"] = "best"
+    checkpoint: str = Field(default="best", description="best, last, or that of an epoch, such as epoch-0007")
     examples: int = Field(default=EXAMPLES, ge=10, le=5000, description="held-out images of the map")
 
 
@@ -34,8 +35,9 @@ def router(studio: Studio) -> APIRouter:
             raise HTTPException(404, f"there is no run {run}")
         return row
 
-    def made(run: str) -> EmbeddingMap:
-        found = studio.embeddings.get(find(run).folder)
+    def made(run: str, checkpoint: str) -> EmbeddingMap:
+        folder = find(run).folder
+        found = studio.embeddings.get(folder, checkpoint) if checkpoint in weight_names(folder) else None
         if found is None:
             raise HTTPException(404, f"the map of {run} is not made yet: POST /runs/{run}/embedding")
         return found
@@ -49,14 +51,14 @@ def router(studio: Studio) -> APIRouter:
         return {"number": job.number, "message": "The map is made as soon as there is room."}
 
     @routes.get("/{run:path}/embedding")
-    def points(run: str) -> dict[str, Any]:
+    def points(run: str, checkpoint: str = "best") -> dict[str, Any]:
         """The points: places by PCA and t-SNE, labels, predictions and their probabilities."""
-        return as_points(made(run))
+        return as_points(made(run, checkpoint))
 
     @routes.get("/{run:path}/embedding/{number}.png")
-    def picture(run: str, number: int, v: str = "") -> Response:
+    def picture(run: str, number: int, checkpoint: str = "best", v: str = "") -> Response:
         """The image of a point."""
-        thumbs = made(run).thumbs
+        thumbs = made(run, checkpoint).thumbs
         if not 0 <= number < len(thumbs):
             raise HTTPException(404, f"there is no point {number}")
         return Response(png(thumbs[number]), media_type="image/png", headers={"Cache-Control": "private, max-age=3600"})

@@ -93,7 +93,7 @@ def router(studio: Studio) -> APIRouter:
     def explain(run: str, image: str, checkpoint: str = "best", target: str = "") -> dict[str, Any]:
         """Why the network predicts what it does for an image: maps as pictures, numbers, and similar training images."""
         network = find(run, checkpoint)
-        return _explanation(network, image, target, studio.embeddings.get(network.folder, checkpoint))
+        return _explanation(network, image, target, studio.embeddings.current(network.folder, checkpoint))
 
     @routes.post("/{run:path}/explain")
     def explain_file(
@@ -106,7 +106,7 @@ def router(studio: Studio) -> APIRouter:
         name = (
             network.upload(_content(image)) if image is not None else network.add_file(studio.paths.path(path, "file"))
         )
-        return _explanation(network, name, target, studio.embeddings.get(network.folder, checkpoint))
+        return _explanation(network, name, target, studio.embeddings.current(network.folder, checkpoint))
 
     return routes
 

@@ -51,7 +51,9 @@
     else if (!content.has_embedding) {
       const button = make("button", { type: "button", className: "btn small", textContent: "Embed the training images" });
       button.dataset.request = `POST /runs/${encoded(element.dataset.network)}/embedding`;
-      near.append(make("p", { className: "small mute", textContent: "They are found when the images of this run are embedded, which takes seconds to minutes." }), make("p", { className: "next" }, button));
+      button.dataset.body = JSON.stringify({ checkpoint: element.dataset.checkpoint || "best" });
+      near.append(make("p", { className: "small mute", textContent: "They are found once the training images are embedded with these weights, which takes seconds to minutes." }));
+      if (studio.mayChange) near.append(make("p", { className: "next" }, button));
     }
     element.replaceChildren(make("div", {}, head, make("div", { className: "why-body" }, maps, near)));
   };

@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 from nicegui import ui
 
-from ...jobs.embedding import FILE
+from ...jobs.embedding import map_file
 from ...jobs.events import latest
+from ..library.embeddings import embedding_title
 from ..library.feed import Snapshot
 from ..library.run_network import why_without_layers
 from ..library.runs import RunRow
@@ -31,10 +32,10 @@ def embedding(studio: Studio, row: RunRow) -> None:
 def _html(studio: Studio, snapshot: Snapshot, row: RunRow) -> str:
     """The map if there is one, what its job does, and a button that starts it."""
     try:
-        stamp = (row.folder / FILE).stat().st_mtime_ns
+        stamp = (row.folder / map_file("best")).stat().st_mtime_ns
     except OSError:
         stamp = 0
-    title = f"Embedding of {row.name}"
+    title = embedding_title(row)
     active = next((one for one in snapshot.activities if one.name == title), None)
     doing, share = "", 0.0
     if active is not None and active.job is not None and active.state == "running":
