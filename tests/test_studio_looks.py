@@ -2,15 +2,19 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from weft.jobs.prediction.results import StoredPrediction
 from weft.jobs.queue.job_queue import JobQueue
+from weft.jobs.queue.record import State
 from weft.jobs.queue.view import QueueView
 from weft.studio.library.audit_text import change_text
 from weft.studio.library.networks import _ticks
 from weft.studio.roles import UNLOGGED
 from weft.studio.store.credentials import StudioUser
+from weft.studio.store.records import AuditEntry
 from weft.studio.ui.frame import ASSETS, PAGES
 from weft.studio.ui.rendering import render
 
@@ -20,6 +24,7 @@ from weft.studio.ui.rendering import render
     [
         ("embedding", {"name": "Embedding of lenet"}, "Embedding of lenet"),
         ("export", {"run": "runs/classify/lenet"}, "Export lenet"),
+        ("export", {"run": "runs/classify/lenet", "to": "onnx"}, "Export lenet as onnx"),
         ("predict", {"data": "photos"}, "Predict photos"),
         ("dataset-version", {"name": "flowers"}, "Dataset version flowers"),
         ("train", {"name": "lenet-1"}, "lenet-1"),
@@ -94,3 +99,28 @@ def test_all_requests_that_change_something_have_a_sentence() -> None:
             if not unlogged and change_text(method, asked)[0] == method:
                 silent.append(f"{file.name}: {method} {asked}")
     assert silent == []
+
+
+def test_a_file_that_could_not_be_read_has_no_picture() -> None:
+    rows = [
+        StoredPrediction(0, "a.png", "daisy", "", (("daisy", 0.9),), ()),
+        StoredPrediction(1, "b.png", "", "is not an image", (), ()),
+    ]
+    made = render("prediction_thumbs.html", rows=rows, network="lenet", number=3, base="")
+    assert re.findall(r'src="([^"]+)"', made) == ["/api/v1/predictions/3/images/0.jpg"]
+    assert made.count("nopic") == 1
+
+
+def test_the_log_of_administrators_is_in_sentences() -> None:
+    entries = [AuditEntry(0.0, "anna", "put", "/designs/net", ""), AuditEntry(0.0, "ben", "sign in", "ben", "")]
+    made = render("admin_log.html", entries=entries, words="", base="")
+    assert "Saved the network net" in made
+    assert "PUT /designs/net" in made
+    assert 'Sign in <span class="mute">ben</span>' in made
+
+
+def test_jobs_that_ended_name_network_and_dataset() -> None:
+    settings = {"model": "runs/classify/a/network/own.yaml", "data": "datasets/flowers/v2"}
+    job = SimpleNamespace(number=1, run=None, name="b", remedy=None, state=State("done"), settings=settings)
+    made = render("queue_ended.html", rows=[job], base="")
+    assert re.findall(r'<td class="wide"[^>]*>([^<]+)', made)[:2] == ["own", "flowers v2"]

@@ -11,7 +11,7 @@ from ...data.dataset_folder import dataset_label, dataset_name
 from ...errors import RunError
 from ...locks import lock_holder
 from ...records import dataclass
-from .kinds import DOCTOR, FOLDS, TRAIN
+from .kinds import DOCTOR, EXPORT, FOLDS, TRAIN
 from .needs import JobNeeds, needs_from_json, needs_of
 from .order import QueueOrder, read_order
 from .record import LOST, RUNNING, WAITING, JobRecord, State
@@ -43,7 +43,8 @@ class JobView:
         if self.kind != TRAIN:
             what = name or dataset_label(str(self.settings.get("data") or self.settings.get("run") or ""))
             kind = _TITLES.get(self.kind) or self.kind.replace("-", " ").capitalize()
-            return what if what.startswith(kind) else f"{kind} {what}".strip()
+            to = f" as {self.settings['to']}" if self.kind == EXPORT and "to" in self.settings else ""
+            return what if what.startswith(kind) else f"{kind} {what}{to}".strip()
         if self.state.run:
             return Path(self.state.run).name
         made_of = [dataset_name(str(self.settings.get("data") or "")), Path(str(self.settings.get("model") or "")).name]

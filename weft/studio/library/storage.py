@@ -46,9 +46,9 @@ class DiskStorage:
             return self._found
 
     def disk(self) -> tuple[int, int]:
-        """Used and all bytes of the disk that the runs are on."""
+        """Used and all bytes of the disk that the runs are on, without those that the system reserves: used and free make all."""
         found = shutil.disk_usage(self.runs)
-        return found.used, found.total
+        return found.used, found.used + found.free
 
     def delete_caches(self) -> StorageUse:
         """Delete compiled code; what was deleted."""

@@ -10,6 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...data.dataset_folder import dataset_label
+from ...jobs.definitions import network_label
 from ...jobs.sweeps.record import metric_text, setting_text
 from ...records import dataclass
 from ..library.audit_text import change_text
@@ -74,6 +76,7 @@ def _environment() -> Environment:
     made.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     made.filters["metric_cell"] = lambda value: formats.metric_value("recall", value)
     made.filters |= {"setting_text": setting_text, "sweep_metric": metric_text}
+    made.filters |= {"network_label": network_label, "dataset_label": dataset_label}
     made.globals |= {"spark_path": spark_path, "change_text": change_text, "base": ""}
     return made
 
