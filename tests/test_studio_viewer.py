@@ -14,6 +14,7 @@ from studio_tools import BROWSER, LocalStudio, chromium, make_run, page_errors, 
 from test_studio_doctor import labels_report, make_dataset
 from test_studio_sweeps import make_sweep
 from weft.jobs import JobQueue
+from weft.jobs.network_store import NetworkStore
 from weft.studio.access import SESSION
 from weft.studio.roles import needed_role
 from weft.studio.store import accounts
@@ -28,6 +29,7 @@ PAGES = (
     "/datasets/pets/doctor",
     "/sweeps/one",
     "/folds/cv",
+    "/networks/own_net",
     "/queue",
 )
 OTHERS = (
@@ -72,6 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
         for kind in ("best", "last"):
             (folder / "weights" / f"{kind}.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     make_sweep(runs)
+    NetworkStore(runs).save("own_net", "input: [1, 8, 8]\nclasses: 10\nlayers:\n  - flatten\n  - linear: classes\n")
     dataset = make_dataset(root, "pets")
     labels_report(dataset).save(dataset)
     folds = runs / "folds" / "cv"

@@ -35,6 +35,7 @@
   });
 
   const save = async () => {
+    if (!studio.mayChange) return;
     if (editor.errors) return studio.toast("The text has an error: it is saved when that is fixed.", true);
     try {
       const made = await studio.request("PUT", `/designs/${encodeURIComponent(name())}`, { text: editor.text });
