@@ -254,7 +254,7 @@ def test_columns_groups_tags_and_deletion_in_a_browser(server: LocalStudio) -> N
         page.wait_for_selector(".group-head >> text=2 runs · best val accuracy 90.0 %")
         page.get_by_label("Select other").check()
         page.get_by_role("button", name="Tag").click()
-        page.get_by_label("Tags to add").fill("late, good")
+        page.get_by_label("Tags to add").fill("late, good, with-a-rather-long-name, and-another-long-one")
         page.keyboard.press("Enter")
         page.wait_for_selector(".tag >> text=late")
         for width in (390, 1280):  # with the bar of the selected runs
