@@ -41,7 +41,7 @@ WRONG = {
     "no number": (["epochs=many"], "epochs=many cannot be used: it must be a whole number"),
     "below zero": (["epochs=-1"], "epochs=-1 cannot be used: it must be 0 or more"),
     "no flag": (["flip=perhaps"], "flip=perhaps cannot be used: it must be true or false"),
-    "no size": (["size=2x3x4"], "size=2x3x4 cannot be used: it must be a size such as 28 or 28x32"),
+    "no size": (["size=2x3x4"], "size=2x3x4 cannot be used: it must be a size such as 28, or 28x32 (height x width)"),
     "no value": (["--rate"], "--rate needs a value"),
     "too many words": (["a", "b"], "at most 1 word without '=' is understood, got a b"),
     "no file": (["cfg=/nowhere"], "the file /nowhere cannot be read"),

@@ -19,7 +19,7 @@ from weft.studio.api.submission import confined
 from weft.studio.library.runs import RUNNING
 from weft.studio.library.training_fields import GROUPS, NOT_IN_FORM
 from weft.studio.library.training_form import check_form, device_choices, past_speed
-from weft.studio.pages.train import field_hints
+from weft.studio.pages.train import _cloned, field_hints
 from weft.studio.ui.rendering import render
 from weft.studio.ui.run_columns import all_columns
 
@@ -92,6 +92,16 @@ def test_mistakes_are_shown_at_the_field_that_would_have_to_change(
     check = check_form(values, str(local.studio.config.runs), lambda one: confined(local.studio, one))
     assert said in check.error
     assert check.field == field
+
+
+def test_a_size_of_two_numbers_is_one_value(local: LocalStudio) -> None:
+    """Written with a comma, as other lists are, it would be a sweep over two sizes."""
+    make_run(local.studio.config.runs, "wide", [0.5], size=[24, 32])
+    local.studio.index.refresh()
+    assert _cloned(local.studio, "classify/wide")["size"] == "24x32"
+    settings = {"data": "digits", "model": "mlp", "epochs": 1, "size": [24, 32]}
+    status, made = local.request("POST", "/api/v1/jobs", {"settings": settings})
+    assert (status, [job["settings"]["size"] for job in made]) == (200, [[24, 32]])
 
 
 def test_datasets_of_the_studio_have_names(local: LocalStudio) -> None:

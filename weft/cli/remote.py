@@ -14,8 +14,8 @@ from ..jobs.datasets.image_lists import image_files
 from ..jobs.events import Event
 from ..jobs.folds.jobs import FOLDS_SETTING
 from ..jobs.prediction.predictions import FilePrediction
-from ..jobs.schema import Setting, as_text, flag
-from ..jobs.settings import COMMON, SETTINGS
+from ..jobs.schema import Setting, flag
+from ..jobs.settings import COMMON, SETTINGS, setting_as_text
 from ..report import compare as facts
 from ..studio.client import Client
 from ..studio.connection import TOKEN
@@ -75,7 +75,9 @@ def _submitted(client: Client, words: Sequence[str], verb: str) -> tuple[list[di
     """The jobs of trainings, or of a cross-validation."""
     known = {**SETTINGS, "folds": FOLDS_SETTING} if verb == "train" else SETTINGS
     given = read(verb, [word for word in words if not _is_list(word)], known, 1, common=COMMON)
-    settings = {name: as_text(given[name]) for name in given.given if name not in ("json", "runs", "folds")}
+    settings = {
+        name: setting_as_text(name, given[name]) for name in given.given if name not in ("json", "runs", "folds")
+    }
     settings |= dict(word.removeprefix("--").split("=", 1) for word in words if _is_list(word))
     named = {"data": given.plain[0]} if given.plain and "data" not in settings else {}
     if "folds" in given.given:

@@ -212,10 +212,14 @@ def fold_numbers(text: str) -> tuple[int, int]:
 
 
 def sizes(text: str) -> tuple[int, int]:
-    """28, or 28x32 (height x width)."""
-    parts = text.lower().replace(",", "x").split("x")
+    """28, or 28x32 (height x width).
+
+    >>> sizes("28"), sizes("28x32"), sizes("28 × 32")
+    ((28, 28), (28, 32), (28, 32))
+    """
+    parts = text.lower().replace(",", "x").replace("×", "x").split("x")
     if not 1 <= len(parts) <= 2 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
-        raise ValueError("it must be a size such as 28 or 28x32")
+        raise ValueError("it must be a size such as 28, or 28x32 (height x width)")
     return int(parts[0]), int(parts[-1])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import UserError
 from ..knobs import KNOBS, memory_size
 from ..parallel.forms import AUTO, FORMS, read_form
@@ -9,6 +11,7 @@ from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
     Setting,
+    as_text,
     count,
     count_or_auto,
     flag,
@@ -148,3 +151,14 @@ SETTINGS: dict[str, Setting] = {
     "runs": Setting(str, "runs", "folder that runs are kept in", "output"),
     "json": Setting(flag, False, "print events as JSON, one object a line, for programs", "output"),
 }  # fmt: skip
+
+
+def setting_as_text(name: str, value: Any) -> str:
+    """A value of a setting of a training as a command writes it. A size has an x: a comma would make it two values.
+
+    >>> setting_as_text("size", (64, 48)), setting_as_text("betas", (0.9, 0.99))
+    ('64x48', '0.9,0.99')
+    """
+    if SETTINGS[name].read is sizes and isinstance(value, tuple | list):
+        return "x".join(map(str, value))
+    return as_text(value)

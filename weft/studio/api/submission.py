@@ -19,8 +19,7 @@ from ...jobs.queue.kinds import TRAIN
 from ...jobs.queue.needs import needs_of
 from ...jobs.queue.record import JobRecord
 from ...jobs.queue.submission import submit
-from ...jobs.schema import as_text
-from ...jobs.settings import SETTINGS
+from ...jobs.settings import SETTINGS, setting_as_text
 from ..access import current_user
 from ..library.owners import check_disk_quota
 from ..library.training_form import trainings_of
@@ -114,7 +113,7 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
     for name in given:
         if name not in SETTINGS or name in OWN:
             raise UserError("studio", f"a setting of a training is required, got {name!r}.")
-    return {name: as_text(value) for name, value in given.items() if value is not None}
+    return {name: setting_as_text(name, value) for name, value in given.items() if value is not None}
 
 
 def _is_run(studio: Studio, text: str) -> bool:

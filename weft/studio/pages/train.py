@@ -15,8 +15,7 @@ from ...data.catalogue import known_names
 from ...errors import WeftError
 from ...jobs.definitions import kept_definition
 from ...jobs.network_store import NetworkStore
-from ...jobs.schema import as_text
-from ...jobs.settings import OF_ONE_RUN, SETTINGS
+from ...jobs.settings import OF_ONE_RUN, SETTINGS, setting_as_text
 from ...jobs.training_preview import TrainingPreview
 from ...jobs.weights_store import stored
 from ...report.png import data_url, png
@@ -72,7 +71,7 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
     kept = kept_definition(row.folder)
     settings = {**row.settings, **({} if kept is None else {"model": str(kept)})}
     return {
-        name: as_text(value)
+        name: setting_as_text(name, value)
         for name, value in settings.items()
         if name in SETTINGS and name not in OF_ONE_RUN and value is not None and value != SETTINGS[name].default
     }
