@@ -106,6 +106,11 @@ def test_the_form_gives_settings_a_forecast_and_a_command(forms: DatasetForms, t
             "leave files for training",
         ),
         ({"source": "photos", "name": "ok", "kind": "list"}, "source", "must be a .csv or .txt file"),
+        (
+            {"source": "photos", "name": "ok", "kind": "movie"},
+            "kind",
+            "must be one of folder, upload, list, npz, known",
+        ),
         ({"kind": "upload", "upload": "../x", "name": "ok"}, "upload", "one of this studio"),
         ({"source": "photos", "name": "ok", "labels": "numbers"}, "labels", "requires a .csv or .txt list"),
     ],
@@ -117,6 +122,20 @@ def test_errors_stand_at_their_fields(
     errors = forms.check(given).errors
     assert list(errors) == [field]
     assert message in errors[field]
+
+
+def test_arrays_keep_their_size_and_colour_unless_others_are_chosen(forms: DatasetForms, tmp_path: Path) -> None:
+    np.savez(tmp_path / "wide.npz", x=np.zeros((6, 3, 10, 14), np.uint8), y=np.arange(6) % 2)
+    make_photos(tmp_path / "photos", 2)
+
+    def made(**given: str) -> tuple[object, object]:
+        settings = forms.settings({"name": "new", **given})
+        return settings["size"], settings["colour"]
+
+    assert made(kind="known") == ((8, 8), "gray")
+    assert made(kind="npz", source="wide.npz") == ((10, 14), "rgb")
+    assert made(kind="npz", source="wide.npz", size="20") == ((20, 20), "rgb")
+    assert made(source="photos") == ((128, 128), "rgb")
 
 
 def test_a_path_that_is_being_typed_is_no_error(forms: DatasetForms, tmp_path: Path) -> None:
@@ -290,6 +309,12 @@ def test_images_are_served_small_and_cacheable(web: httpx.Client) -> None:
     assert web.get("/api/v1/datasets/ready/v1/mean").headers["content-type"] == "image/png"
     assert "not an image" in web.get("/api/v1/datasets/ready/v1/failed").json()[0]["reason"]
     assert web.get("/api/v1/datasets/digits/known/images/train/0").status_code == 200
+
+
+def test_fields_that_do_not_exist_are_refused(web: httpx.Client) -> None:
+    answer = web.post("/api/v1/datasets", json={"kind": "known", "name": "small", "sise": "8"})
+    assert answer.status_code == 400
+    assert answer.json()["message"] == "a field of the form is required, got 'sise'. Did you mean size?"
 
 
 def test_sources_are_confined(web: httpx.Client) -> None:

@@ -37,6 +37,7 @@ class SourceScan:
     splits: dict[str, int] = field(default_factory=dict)  # examples of the splits that the source has itself
     labels: LabelKind = "class"
     complete: bool = True
+    channels: int | None = None  # of arrays, which have one size; None for image files
 
     @property
     def size_range(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -67,7 +68,8 @@ def _of_splits(splits: Splits) -> SourceScan:
     numbers = {split: len(part) for split, part in parts.items()}
     sizes = ((train.shape[1], train.shape[2]),) if len(train.shape) == 3 else ()
     return SourceScan(
-        sum(numbers.values()), classes, sizes=sizes, splits=numbers if len(numbers) > 1 else {}, labels=kind_of(train.labels[:1])
+        sum(numbers.values()), classes, sizes=sizes, splits=numbers if len(numbers) > 1 else {}, labels=kind_of(train.labels[:1]),
+        channels=train.shape[0] if sizes else None,
     )  # fmt: skip
 
 

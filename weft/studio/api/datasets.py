@@ -11,9 +11,11 @@ from fastapi.responses import Response
 from ...data.changes import DatasetChanges
 from ...data.scan import SourceScan
 from ...errors import UserError
+from ...hints import nearest
 from ...jobs.datasets.create import submit_dataset
 from ...jobs.queue.kinds import DATASET_VERSION
 from ...jobs.queue.record import CANCELLED, STOPPED
+from ..library.dataset_form import DEFAULTS
 from ..library.dataset_images import ImageFilter, failures, picture
 from ..library.datasets import DatasetRow, VersionRow
 from ..ui.context import Studio
@@ -50,6 +52,10 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("")
     def create(request: Request, given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         """Create a dataset: the fields of the form, such as {"kind": "folder", "source": "photos", "name": "flowers", "size": "64"}."""
+        for field in given.keys() - DEFAULTS.keys():
+            raise UserError(
+                "studio", f"a field of the form is required, got {field!r}. {nearest(field, list(DEFAULTS))}"
+            )
         settings = library.forms.settings({n: str(v) for n, v in given.items() if v is not None})
         job = submit_dataset(studio.queue, settings, submitter(studio, request))
         studio.feed.refresh_soon()

@@ -82,6 +82,9 @@ class DatasetForms:
         """The settings of the job that creates the dataset; the first thing that is wrong is an error that begins with its field."""
         values = {**DEFAULTS, **{name: str(text).strip() for name, text in given.items()}}
         source = self.source(values)
+        if source in known_names() or Path(source).suffix.lower() == ".npz":
+            usual = usual_conversion(self.scan(source, values["labels"]))
+            values |= {name: text for name, text in usual.items() if not given.get(name)}
         name = check_dataset_name(values["name"])
         settings = {
             "source": str(source), "folder": str(self.root / name / "v1"), "name": name,
@@ -97,6 +100,8 @@ class DatasetForms:
     def source(self, values: Mapping[str, str]) -> str | Path:
         """Where the images are: an allowed path, an upload, or the name of a known dataset."""
         kind = values["kind"]
+        if kind not in SOURCES:
+            raise UserError("studio", f"kind must be one of {', '.join(SOURCES)}, got {kind!r}.")
         if kind == "known":
             if values["known"] not in known_names():
                 raise UserError("studio", f"known must be one of {', '.join(known_names())}, got {values['known']!r}.")
@@ -237,6 +242,13 @@ class DatasetForms:
         each = seconds / max(1, len(chosen)) / max(1, len(os.sched_getaffinity(0)))
         others = {name: size for name, size in sizes.items() if name != chosen_store}
         return DatasetForecast(sizes[chosen_store], others, scan.images * each + 1.0)
+
+
+def usual_conversion(scan: SourceScan | None) -> dict[str, str]:
+    """Size and colour where nobody has chosen them: arrays stay as they are, image files become squares of the default."""
+    if scan is None or scan.channels is None or not scan.sizes:
+        return {name: DEFAULTS[name] for name in ("size", "colour")}
+    return {"size": "x".join(map(str, scan.sizes[0])), "colour": "gray" if scan.channels == 1 else "rgb"}
 
 
 def _sample(scan: SourceScan) -> str:

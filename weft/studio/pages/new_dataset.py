@@ -11,7 +11,7 @@ from nicegui import ui
 from ...data.catalogue import known_names
 from ...errors import WeftError
 from ...jobs.schema import sizes
-from ..library.dataset_form import DEFAULTS, SOURCES, DatasetFormCheck
+from ..library.dataset_form import DEFAULTS, SOURCES, DatasetFormCheck, usual_conversion
 from ..ui.context import Studio
 from ..ui.formats import size as size_text
 from ..ui.fragment import Fragment
@@ -45,7 +45,7 @@ def add(studio: Studio) -> None:
         with frame(studio, "New dataset", "datasets", live_header=header):
             form = NewDatasetForm(studio, {"source": source, "kind": kind if kind in SOURCES else "folder"})
             await form.look()
-            await form.name_it()
+            await form.suggest()
 
 
 class NewDatasetForm:
@@ -53,7 +53,8 @@ class NewDatasetForm:
 
     def __init__(self, studio: Studio, values: dict[str, str]) -> None:
         self.studio, self.values = studio, {**DEFAULTS, **values}
-        self.check, self._asked, self._suggested = DatasetFormCheck(), 0, ""
+        self.check, self._asked = DatasetFormCheck(), 0
+        self._suggested = {"name": "", **usual_conversion(None)}
         with ui.element("div").classes("cols side-r"):
             handlers: dict[str, Callable[[Any], Any]] = {
                 "changed": self._changed, "kind": self._choose_kind, "split": self._choose_split
@@ -75,24 +76,30 @@ class NewDatasetForm:
     async def _changed(self, values: dict[str, str]) -> None:
         self.values = {**self.values, **values}
         await self.look()
-        await self.name_it()
+        await self.suggest()
 
-    async def name_it(self) -> None:
-        """A name that follows from the source, as long as none was typed."""
-        name = self.studio.datasets.forms.suggested_name(self.values) if self.check.scan is not None else ""
-        if name and self.values["name"] in ("", self._suggested):
-            self._suggested = name
-            if name != self.values["name"]:
-                self.values["name"] = name
-                self.form.run_method("set_field", "name", name)
-                await self.look()
+    async def suggest(self) -> None:
+        """Name, size and colour that follow from the source, as long as nobody chose others."""
+        if self.check.scan is None:
+            return
+        found = {"name": self.studio.datasets.forms.suggested_name(self.values), **usual_conversion(self.check.scan)}
+        changed = False
+        for name, text in found.items():
+            if not text or self.values[name] not in ("", self._suggested[name]):
+                continue
+            self._suggested[name] = text
+            if text != self.values[name]:
+                self.values[name], changed = text, True
+                self.form.run_method("set_field", name, text)
+        if changed:
+            await self.look()
 
     async def _choose_kind(self, kind: str) -> None:
         self.values |= {"kind": kind, "source": ""}
         self.check = DatasetFormCheck()
         self.form.show(self._form())
         await self.look()
-        await self.name_it()
+        await self.suggest()
 
     async def _choose_split(self, split: str) -> None:
         self.values["split"] = split
