@@ -65,7 +65,9 @@ def _page(folder: Path, files: Sequence[str], predictor: Predictor, given: Words
     explainer = Explainer(predictor.model, predictor.prepare)
     target = _target(given["target"], predictor)
     images = {file: _image(predictor, file) for file in files}
-    explanations = {file: explained(explainer, image, target) for file, image in images.items()}
+    explanations = {
+        file: explained(explainer, image, target, predictor.is_multi_label) for file, image in images.items()
+    }
     for file, one in explanations.items():
         print(f"{file}: {_answer(one, predictor)}")
     layers = _layers(explainer, next(iter(images.values()))) if images else []

@@ -43,15 +43,20 @@ class ImageExplanation:
     scores: np.ndarray
     target: int
     maps: Sequence[ExplanationMap]
+    is_multi_label: bool = False  # several classes may be right
 
     @property
     def probabilities(self) -> np.ndarray:
-        """The softmax of the scores."""
+        """The softmax of the scores; where several classes may be right, the sigmoid of each."""
+        if self.is_multi_label:
+            return np.asarray(1.0 / (1.0 + np.exp(-self.scores)))
         shifted = np.exp(self.scores - self.scores.max())
         return np.asarray(shifted / shifted.sum())
 
 
-def explained(explainer: Explainer, image: Any, target: int | None = None) -> ImageExplanation:
+def explained(
+    explainer: Explainer, image: Any, target: int | None = None, is_multi_label: bool = False
+) -> ImageExplanation:
     """Explain the prediction for one image (channels, height, width): Grad-CAM where there are convolutions, and occlusion."""
     pixels = np.asarray(image)
     if pixels.ndim != 3:
@@ -68,7 +73,7 @@ def explained(explainer: Explainer, image: Any, target: int | None = None) -> Im
     window, stride = occlusion_windows(pixels.shape[1:])
     falls = explainer.occlusion(pixels[None], window, stride, chosen)[0]
     maps.append(ExplanationMap("occlusion", "Occlusion", f"{window[0]} × {window[1]}", falls, "green", False))
-    return ImageExplanation(pixels, scores, chosen, maps)
+    return ImageExplanation(pixels, scores, chosen, maps, is_multi_label)
 
 
 def maps_layer(explainer: Explainer, image: np.ndarray) -> str | None:

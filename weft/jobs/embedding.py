@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.label_kinds import kind_of
 from ..errors import RunError, UserError
 from ..interpret import Embedded, Explainer, embedding, pca, tsne
 from ..interpret.pictures import as_bytes, resized
@@ -45,7 +46,8 @@ def map_file(checkpoint: str) -> Path:
 class EmbeddingMap:
     """Held-out examples of a run as points, and training examples to find similar ones among.
 
-    Labels and predictions are class indices, or numbers in a regression. `thumbs` are (n, height, width, channels) bytes.
+    Labels and predictions are class indices, or numbers in a regression. An example with several classes is labelled by the
+    one that is predicted, if that is right, else by its first. `thumbs` are (n, height, width, channels) bytes.
     """
 
     pca: np.ndarray
@@ -109,9 +111,9 @@ def make_embedding(
         known = embedded("embedding training images", job.train)
         flat, curved = _maps(points.vectors, recorder)
         made = EmbeddingMap(
-            flat, curved, held.labels[points.indices], *_predictions(points, bool(held.classes)), points.indices,
+            flat, curved, _labels(held.labels[points.indices], points.scores), *_predictions(points, bool(held.classes), predictor.is_multi_label), points.indices,
             points.vectors.astype(np.float16), thumbs_of(held, points.indices), known.vectors.astype(np.float16),
-            job.train.labels[known.indices], known.indices, thumbs_of(job.train, known.indices),
+            _labels(job.train.labels[known.indices], known.scores), known.indices, thumbs_of(job.train, known.indices),
             {
                 "classes": list(held.classes), "split": name, "checkpoint": checkpoint,
                 "made_of": made_of,
@@ -139,9 +141,20 @@ def _maps(vectors: np.ndarray, recorder: Recorder) -> tuple[np.ndarray, np.ndarr
     return flat, curved
 
 
-def _predictions(points: Embedded, classifies: bool) -> tuple[np.ndarray, np.ndarray]:
+def _labels(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """One class of each example, where examples have several."""
+    if kind_of(labels[:1]) != "classes":
+        return labels
+    predicted = scores.argmax(axis=1)
+    right = labels[np.arange(len(labels)), predicted].astype(bool)
+    return np.where(right, predicted, labels.argmax(axis=1))
+
+
+def _predictions(points: Embedded, classifies: bool, is_multi_label: bool) -> tuple[np.ndarray, np.ndarray]:
     if not classifies:
         return points.scores[:, 0], np.full(len(points.scores), np.nan, np.float32)
+    if is_multi_label:
+        return points.scores.argmax(axis=1), (1.0 / (1.0 + np.exp(-points.scores.max(axis=1)))).astype(np.float32)
     return points.scores.argmax(axis=1), points.probabilities.max(axis=1).astype(np.float32)
 
 

@@ -40,6 +40,17 @@ class ImageSamples:
 
 
 @dataclass
+class LabelScores:
+    """How well one class is recognized where an example may have several."""
+
+    name: str
+    examples: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass
 class RunRecord:
     """The contents of a run's folder, with notes about missing and damaged files."""
 
@@ -54,6 +65,7 @@ class RunRecord:
     confusion: np.ndarray | None = None
     samples: ImageSamples | None = None
     mistakes: ImageSamples | None = None
+    label_scores: list[LabelScores] = field(default_factory=list)  # of each class, if examples may have several
     notes: list[str] = field(default_factory=list)  # damaged files, and missing required files
     absent: list[str] = field(default_factory=list)  # missing optional files
 
@@ -81,6 +93,8 @@ def read_run(folder: Path) -> RunRecord:
         run.confusion, run.classes = found
     run.samples = _read(run, folder / "samples.npz", lambda path: _image_samples(path, run.classes))
     run.mistakes = _read(run, folder / "mistakes.npz", lambda path: _image_samples(path, run.classes))
+    if (folder / "classes.csv").exists():  # written only where an example may have several classes
+        run.label_scores = _read(run, folder / "classes.csv", _label_scores) or []
     return run
 
 
@@ -165,6 +179,12 @@ def _matrix(path: Path) -> tuple[np.ndarray, list[str]]:
     if math.isnan(_number(rows[0][0])):
         classes, rows = [row[0] for row in rows[1:]], [row[1:] for row in rows[1:]]
     return check_counts([[float(cell) for cell in row] for row in rows], classes), classes
+
+
+def _label_scores(path: Path) -> list[LabelScores]:
+    """class, examples, precision, recall and f1 of each class."""
+    rows = _rows(path)[1:]
+    return [LabelScores(name, int(examples), *map(float, shares)) for name, examples, *shares in rows]
 
 
 def _image_samples(path: Path, classes: list[str]) -> ImageSamples:

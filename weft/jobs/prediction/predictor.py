@@ -67,6 +67,7 @@ class Predictor:
     batch: int | None = None  # the only batch size that the network takes
     notes: tuple[str, ...] = ()  # what was assumed about images
     prepare: Module | None = None  # from stored inputs to those of the model; None if the model takes stored inputs
+    is_multi_label: bool = False  # several classes of one input may be right: each has a probability of its own
 
     @property
     def reads_images(self) -> bool:

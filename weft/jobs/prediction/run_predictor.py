@@ -44,15 +44,20 @@ def predictor_of_run(verb: str, folder: Path, checkpoint: str = "best") -> Predi
     text = job.train if isinstance(job.train, data.Text) else None
     return Predictor(
         task_of(job), tuple(job.train.shape), resize_of(job), job.train.classes if text is None else (), jit(deployed),
-        deployed.network, text, prepare=deployed.prepare,
+        deployed.network, text, prepare=deployed.prepare, is_multi_label=is_multi_label(job),
     )  # fmt: skip
 
 
 def deployed_of(job: Job, folder: Path, checkpoint: str = "best") -> Deployed:
     """The network of a run with the weights of a checkpoint and its preprocessing."""
     model, _ = job.trained(folder, checkpoint)
-    deployed = Deployed(model, job.prepare(), task_of(job) == "classify", kind_of(job.train.labels[:1]) == "classes")
+    deployed = Deployed(model, job.prepare(), task_of(job) == "classify", is_multi_label(job))
     return deployed.eval()
+
+
+def is_multi_label(job: Job) -> bool:
+    """Whether an example may have several classes."""
+    return not isinstance(job.train, data.Text) and kind_of(job.train.labels[:1]) == "classes"
 
 
 def task_of(job: Job) -> Task:

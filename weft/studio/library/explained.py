@@ -105,12 +105,13 @@ class ExplainedNetwork:
         """The pixels of an image by its name."""
         return self.images.image(name)
 
-    def true_class(self, name: str) -> int | None:
-        """The label of a held-out image; None where none is known."""
+    def true_classes(self, name: str) -> list[int]:
+        """The classes of a held-out image: one, or several; none where they are not known."""
         split, _, number = name.rpartition("-")
         if split == UPLOAD or not self.predictor.classes:
-            return None
-        return int(self.held_out[1].labels[int(number)])
+            return []
+        label = self.held_out[1].labels[int(number)]
+        return [int(i) for i in np.flatnonzero(label)] if self.predictor.is_multi_label else [int(label)]
 
     # --- what it computes ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class ExplainedNetwork:
 
     def explain(self, image: str, target: int | None = None) -> ImageExplanation:
         """Why it predicts what it does for an image."""
-        return explained(self.explainer, self.image(image), target)
+        return explained(self.explainer, self.image(image), target, self.predictor.is_multi_label)
 
 
 class ExplainedNetworks:

@@ -12,10 +12,10 @@ from nicegui import ui
 
 from ...errors import UserError
 from ...report.evaluation import read_evaluation
-from ...report.run_record import read_run
+from ...report.run_record import LabelScores, read_run
 from ..library.run_evaluations import ShownEvaluation, evaluation_choice
 from ..library.run_images import examples, mistakes, thumbnails_of
-from ..library.runs import RunRow
+from ..library.runs import RUNNING, RunRow
 from ..ui.chart_card import ChartCard
 from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
@@ -82,9 +82,21 @@ async def _without_choice(studio: Studio, row: RunRow) -> None:
         _text(row, record.text)
     elif record.confusion is not None:
         await confusion_cards(studio, row)
+    elif record.label_scores:
+        _labels(record.label_scores)
     else:
+        has_ended = row.status != RUNNING and row.epochs > 0
+        text = "This run wrote no scores at its end." if has_ended else "Scores, calibration and mistakes appear when the run has ended."  # fmt: skip
         with ui.element("section").classes("card sect"):
-            fragment("nothing_yet.html", text="Scores, calibration and mistakes appear when the run has ended.")
+            fragment("nothing_yet.html", text=text)
+
+
+def _labels(scores: list[LabelScores]) -> None:
+    """A network that may predict several classes for an example: how well it recognizes each."""
+    rows = sorted(scores, key=lambda one: one.f1)
+    means = [sum(getattr(one, name) for one in rows) / len(rows) for name in ("precision", "recall", "f1")]
+    with ui.element("section").classes("card sect").props('aria-label="Scores by class"'):
+        fragment("label_table.html", rows=rows, means=means)
 
 
 def _text(row: RunRow, text: str) -> None:

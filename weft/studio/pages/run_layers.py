@@ -252,12 +252,17 @@ class LayersView:
                 "right": None,
                 "true": "",
             }
-        shares = np.exp(scores - scores.max())
-        best, true = int(scores.argmax()), self._known.true_class(self.image)
+        best, true = int(scores.argmax()), self._known.true_classes(self.image)
+        shares = 1.0 / (1.0 + np.exp(-scores)) if self._known.predictor.is_multi_label else _softmax(scores)
         return {
-            "text": classes[best], "share": float(shares[best] / shares.sum()), "right": None if true is None else true == best,
-            "true": "" if true is None else classes[true],
+            "text": classes[best], "share": float(shares[best]), "right": best in true if true else None,
+            "true": ", ".join(classes[one] for one in true),
         }  # fmt: skip
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    shifted = np.exp(scores - scores.max())
+    return np.asarray(shifted / shifted.sum())
 
 
 def _tile_size(rank: int, channels: int) -> int:

@@ -22,8 +22,11 @@ async def predictions(studio: Studio, row: RunRow) -> None:
     """The tab: every epoch as a row."""
     found = await asyncio.to_thread(watched, row.folder)
     if not found:
+        text = "Predictions of a few validation examples appear after the first epoch."
+        if row.epochs:
+            text = "No examples are followed here: that needs one class or numbers for each, and a validation split."
         with ui.element("section").classes("card sect"):
-            fragment("nothing_yet.html", text="Predictions of a few validation examples appear after the first epoch.")
+            fragment("nothing_yet.html", text=text)
         return
     pictures = await asyncio.to_thread(watched_of, row.folder)
     with ui.element("section").classes("card sect").props('aria-label="Predictions by epoch"'):
