@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -290,6 +291,24 @@ def test_small_and_odd_datasets_are_examined_too(
     assert report.result("quality").text == quality
     assert report.result("outliers").text == "Needs 20 images or more"
     assert report.result("labels").text == "Needs two classes with 10 images or more"
+
+
+@pytest.mark.parametrize("labels", ["classes", "numbers"])
+def test_images_with_several_classes_or_numbers(tmp_path: Path, labels: Literal["classes", "numbers"]) -> None:
+    """What does not need one class for each image is looked for."""
+    draw = np.random.default_rng(0)
+    lines = ["file,label"]
+    for number in range(24):
+        pixels = draw.integers(0, 256, (8, 8), np.uint8) if number else np.zeros((8, 8), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,{number / 10 if labels == 'numbers' else 'a;b' if number % 2 else 'b'}")
+    (tmp_path / "list.csv").write_text("\n".join([*lines, lines[5]]))
+    data.create(tmp_path / "list.csv", tmp_path / "many" / "v1", labels=labels, colour="gray", workers=0)
+    report = examine(tmp_path / "many" / "v1")
+    found = {result.check: result for result in report.results}
+    assert len(found) == len(CHECKS)
+    assert len(found["quality"].findings) == 1
+    assert found["labels"].text == "Needs one class for each image"
 
 
 def test_images_that_are_all_blank(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ def check_labels(
     facts: ImageFacts, classes: Sequence[str], usable: np.ndarray, progress: Callable[[int, int], None]
 ) -> CheckResult:
     """Images that are taken for another class; `usable` are those that show something."""
+    if (facts.labels < 0).any():
+        return CheckResult("labels", TITLE, "ok", "Needs one class for each image")
     counts = np.bincount(facts.labels[usable]) if len(classes) and usable.any() else np.zeros(0, int)
-    if (facts.labels < 0).any() or (counts >= FEWEST).sum() < 2:
+    if (counts >= FEWEST).sum() < 2:
         return CheckResult("labels", TITLE, "ok", f"Needs two classes with {FEWEST} images or more")
     chosen = np.flatnonzero(usable)
     _, groups = np.unique([facts.digests[row] for row in chosen], return_inverse=True)

@@ -125,8 +125,7 @@ def versions(view: DatasetView) -> None:
 def has_doctor(view: DatasetView) -> bool:
     """Whether the studio has the page of the data doctor, and the dataset can be examined."""
     paths = {getattr(route, "path", "") for route in app.routes}
-    one_class = view.version is not None and view.version.labels == "class"
-    return bool(view.following) and one_class and "/datasets/{name}/doctor" in paths
+    return bool(view.following) and view.version is not None and "/datasets/{name}/doctor" in paths
 
 
 def doctor_address(view: DatasetView) -> str:
