@@ -147,7 +147,8 @@ def _labels(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         return labels
     predicted = scores.argmax(axis=1)
     right = labels[np.arange(len(labels)), predicted].astype(bool)
-    return np.where(right, predicted, labels.argmax(axis=1))
+    found: np.ndarray = np.where(right, predicted, labels.argmax(axis=1))
+    return found
 
 
 def _predictions(points: Embedded, classifies: bool, is_multi_label: bool) -> tuple[np.ndarray, np.ndarray]:
