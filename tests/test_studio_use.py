@@ -440,7 +440,9 @@ def test_a_file_that_is_no_image_leaves_no_answer_of_another(local: LocalStudio,
         upload.set_input_files({"name": "0.png", "mimeType": "image/png", "buffer": image(255)})
         page.wait_for_function("document.querySelector('[data-answer]').textContent === 'bright'")
         upload.set_input_files({"name": "1.png", "mimeType": "image/png", "buffer": b"no image"})
-        page.wait_for_function("document.querySelector('[data-said]').textContent.startsWith('An image file is required')")
+        page.wait_for_function(
+            "document.querySelector('[data-said]').textContent.startsWith('An image file is required')"
+        )
         page.wait_for_function("document.querySelector('[data-answer]').textContent === '–'")
         assert page.locator("[data-pad] img").is_hidden(), "the icon of a broken picture"
         assert page.locator("[data-why] *").count() == 0
