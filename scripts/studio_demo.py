@@ -1,4 +1,4 @@
-"""Starts a studio that has something to show: two networks trained on the digits, side by side. Used by `make studio`.
+"""Starts a studio that has something to show: three networks trained on the digits, side by side. Used by `make studio`.
 
 python scripts/studio_demo.py [FOLDER]     the runs are kept in FOLDER, and trained only if they are not there
 """
