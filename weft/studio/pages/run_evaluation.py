@@ -135,7 +135,11 @@ def _strip(found: dict[str, Any]) -> list[MetricTile]:
     k = next((k for k in ("3", "5", "2") if k in found["top"]), None)
     if k is not None:
         missed = round((1 - found["top"][k]) * found["examples"])
-        tiles.append(_share(f"Top {k} accuracy", found["top"][k], f"{missed:,} {'example' if missed == 1 else 'examples'} missed"))
+        tiles.append(
+            _share(
+                f"Top {k} accuracy", found["top"][k], f"{missed:,} {'example' if missed == 1 else 'examples'} missed"
+            )
+        )
     weakest = min((one for one in found["classes"] if one["f1"] is not None), key=lambda one: one["f1"], default=None)
     weak = f"weakest {weakest['name']}, {metric_value('f1', weakest['f1'])}" if weakest else ""
     known = found["calibration"]
