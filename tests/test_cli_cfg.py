@@ -140,7 +140,7 @@ def test_the_settings_of_a_verb_are_listed(capsys: pytest.CaptureFixture[str]) -
         default = "" if setting.default is None else f"{as_text(setting.default)} "
         assert f" {name} {default}{setting.help}" in said, name
     assert [line for line in page.splitlines() if line in SETTING_GROUPS] == list(SETTING_GROUPS)
-    assert "schedule one_cycle learning rate schedule: one_cycle, cosine, linear or constant" in said
+    assert "schedule one_cycle schedule: one_cycle, cosine, linear, constant, step, exponential, polynomial, inverse, sigmoid or restarts" in said  # fmt: skip
     assert max(map(len, page.splitlines())) <= HELP_WIDTH
 
 

@@ -120,7 +120,7 @@ SETTINGS: dict[str, Setting] = {
     "eps": Setting(positive, None, "epsilon in the denominator of adaptive optimizers", "optimizer"),
     "clip_norm": Setting(number, None, "gradient clipping by global norm; default: 1 for text, else off", "optimizer"),
 
-    "schedule": Setting(str, "one_cycle", "learning rate schedule", "schedule", ("one_cycle", "cosine", "linear", "constant", "step", "exponential", "polynomial", "inverse", "sigmoid", "restarts")),
+    "schedule": Setting(str, "one_cycle", "schedule", "schedule", ("one_cycle", "cosine", "linear", "constant", "step", "exponential", "polynomial", "inverse", "sigmoid", "restarts")),
     "warmup": Setting(not_negative, None, "warmup epochs; default: 0.3 of all for one_cycle, else 0", "schedule"),
     "final_rate": Setting(not_negative, None, "learning rate at the end of the schedule; default: nearly 0", "schedule"),
     "milestones": Setting(numbers, None, "epochs where step lowers the learning rate, or restarts begins again, such as 30,60", "schedule"),
