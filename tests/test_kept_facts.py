@@ -301,3 +301,13 @@ def test_the_suffix_names_the_format_and_models_become_c_and_pages() -> None:
 def test_a_library_prints_in_a_few_lines() -> None:
     library = weft.export_c("printed", nn.Linear(64, 64), weft.zeros((1, 64)))
     assert len(repr(library)) < 3000 < len(library.weights)
+
+
+@pytest.mark.parametrize("to", ["weft", "onnx"])
+def test_exported_files_tell_nothing_about_the_folders_of_this_machine(home: Path, to: str) -> None:
+    """Their settings are for people who get the file: a path is its last name."""
+    said("train", str(home / "photos"), "model=logistic_regression", "size=8", "epochs=1", f"name=far-{to}", "seed=1")
+    said("export", f"far-{to}", f"to={to}", f"out=far.{to}")
+    facts = weft.load(f"far.{to}").facts
+    assert facts["settings"]["data"] == "photos"
+    assert str(home) not in json.dumps(facts)

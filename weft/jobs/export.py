@@ -86,9 +86,18 @@ def _exported(verb: str, folder: Path, licence: str | None) -> tuple[Job, Deploy
     known = {
         "task": task_of(job), "network": job.label, "meaning": _meaning(job), "licence": licence,
         "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
-        "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": json_value(settings),
+        "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _without_folders(json_value(settings)),
     }  # fmt: skip
     return job, deployed, known
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings for a file that is given away: of absolute paths, which tell about this machine and its users, the names alone."""
+    if isinstance(value, dict):
+        return {key: _without_folders(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(one) for one in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _bare_specs(job: Job, deployed: Deployed) -> tuple[Any, ...]:
