@@ -15,6 +15,7 @@ import weft
 from weft import compress, nn
 from weft.compiler.cpu.conv import depthwise_dot
 from weft.compiler.cpu.target import host
+from weft.compiler.thresholds import thresholds
 from weft.compress.equalize import equalize_activations
 from weft.compress.taps import tap
 from weft.zoo.resnet import Shortcut
@@ -107,12 +108,12 @@ def test_a_layer_differs_by_one_step_at_most(groups: int) -> None:
     assert (found == expected).mean() > 0.999
 
 
-def test_pooling_and_concatenation_are_of_int8() -> None:
+def test_pooling_and_concatenation_are_of_8_bits() -> None:
     for make, op in ((plain, "window_max"), (Branches, "concat")):
         model, x = quantized(make)
         network = compress.to_int8(model)
         nodes = weft.jit(lambda x, network=network: network(x)).passes(x)["refine"].nodes
-        assert "int8" in {node.dtype.name for node in nodes if node.op.name == op}
+        assert {"int8", "uint8"} & {node.dtype.name for node in nodes if node.op.name == op}
 
 
 def test_skipped_layers_stay_in_float() -> None:
@@ -295,3 +296,20 @@ def test_rounding_to_8_bits(dtype: str) -> None:
     np.testing.assert_array_equal(function(x).numpy(), weft.round(weft.asarray(x)).astype(dtype).numpy())
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     np.testing.assert_array_equal(function(x).numpy(), np.clip(np.nan_to_num(np.rint(x)), low, high).astype(dtype))
+
+
+@pytest.mark.parametrize(("channels", "size", "threads"), [(8, 40, 1), (64, 6, 2), (40, 5, 5)])
+def test_sums_of_convolutions_are_streamed(channels: int, size: int, threads: int) -> None:
+    """The int32 sums are never in memory as a whole, however threads divide them and in how many pieces the filter is read."""
+    x = RNG.integers(-128, 128, (2, channels, size, size)).astype(np.int8)
+    w = RNG.integers(-128, 128, (72, channels, 3, 3)).astype(np.int8)
+    expected = weft.conv(x.astype(np.float64), w.astype(np.float64), padding=1).numpy()
+    held = weft.asarray(w)
+    with weft.knobs.set(threads=threads), thresholds.set(filter_piece=4096):
+        function = weft.jit(lambda x: weft.requantize(weft.conv(x, held, padding=1, dtype="int32"), 1e-3))
+        for _ in range(2):
+            np.testing.assert_array_equal(
+                function(x).numpy(), np.clip(np.rint(expected.astype(np.float32) * np.float32(1e-3)), -128, 127)
+            )
+        _, program = function.plan(x)
+    assert [plan.hidden for plan in program.plans.values()] == [True]

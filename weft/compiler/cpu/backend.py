@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from ...graph.graph import Graph
@@ -17,13 +18,14 @@ from ..passes.slice_updates import spread_updates
 from ..planning.build import Backend, build
 from . import scalars
 from .conv.choice import by_loops
+from .gemm.arithmetic import prefers_unsigned
 from .math import functions
 from .planner import plan_for
 from .special import plans as special
+from .target import current_target
 
 LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
-INT8 = Int8Kernels(unsigned=True, depthwise=True)
-PASSES = PassOptions(LOWERINGS.lowers_node, wide_filters=True, widen_copies=True, int8_kernels=INT8, split_sums=True)
+PASSES = PassOptions(LOWERINGS.lowers_node, wide_filters=True, widen_copies=True, split_sums=True)
 DEFAULTS = CompileOptions("cpu", threads=1)
 
 
@@ -31,12 +33,18 @@ def passes(
     graph: Graph, options: CompileOptions = DEFAULTS, updates: Mapping[int, int] | None = None
 ) -> dict[str, Graph]:
     """The graph after each pass for CPUs, by the pass's name."""
-    return pipeline.passes(spread_updates(graph, updates or {}), PASSES, options)
+    return pipeline.passes(spread_updates(graph, updates or {}), _pass_options(), options)
 
 
 def applied(graph: Graph, options: CompileOptions = DEFAULTS) -> Graph:
     """The graph after all passes for CPUs."""
-    return pipeline.applied(graph, PASSES, options)
+    return pipeline.applied(graph, _pass_options(), options)
+
+
+def _pass_options() -> PassOptions:
+    """Those of the current target."""
+    kernels = Int8Kernels(unsigned=True, depthwise=True, unsigned_left=prefers_unsigned(current_target()))
+    return replace(PASSES, int8_kernels=kernels)
 
 
 def compiled(

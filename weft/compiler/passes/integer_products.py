@@ -26,10 +26,14 @@ MOST_MOVES = 8  # between a product and the cast of its operand
 
 @dataclass(frozen=True)
 class Int8Kernels:
-    """What a backend multiplies beside int8: uint8, and depthwise convolutions. It sums the others by plain loops."""
+    """What a backend multiplies beside int8: uint8, and depthwise convolutions. It sums the others by plain loops.
+
+    `unsigned_left`: products with an unsigned left operand are the fastest, see unsigned_operands.py.
+    """
 
     unsigned: bool
     depthwise: bool
+    unsigned_left: bool = False
 
     def takes(self, *operands: Node) -> bool:
         """Whether it multiplies these, if they are 8-bit integers."""

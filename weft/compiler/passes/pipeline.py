@@ -24,6 +24,7 @@ from .row_chunks import row_chunks
 from .scan_residuals import recall
 from .scan_sums import accumulate
 from .simplify import refine, simplify
+from .unsigned_operands import unsigned_operands
 
 Pass = Callable[[Graph], Graph]
 
@@ -66,10 +67,15 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         **({"merged products": merged_products} if wanted.merge_products else {}),
         **mixed,
         "layout": partial(_layout, wanted=wanted),
+        **({"unsigned operands": unsigned_operands} if _unsigned_left(wanted) else {}),
         **({"padded lines": padded_lines} if wanted.pad_to_words else {}),
         **({"copies": copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }
+
+
+def _unsigned_left(wanted: PassOptions) -> bool:
+    return wanted.int8_kernels is not None and wanted.int8_kernels.unsigned_left
 
 
 def _layout(graph: Graph, wanted: PassOptions) -> Graph:

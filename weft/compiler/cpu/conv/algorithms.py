@@ -57,8 +57,9 @@ def integers(sweep: Sweep, shape: ConvShape, threads: int, *, packed: bool = Fal
     names, target = SweepOperands("x", "y", "w_packed" if packed else "work"), current_target()
     if shape.depthwise and conv_dot.applies(sweep, target):
         return conv_dot.sweep_plan(sweep, threads, names, packed, streamed)
-    plan = conv_depth.sweep_plan if shape.depthwise else sweep_plan
-    return plan("DIRECT", sweep, threads, target, names, packed)
+    if shape.depthwise:
+        return conv_depth.sweep_plan("DIRECT", sweep, threads, target, names, packed)
+    return sweep_plan("DIRECT", sweep, threads, target, names, packed, streamed)
 
 
 def integer_packing(sweep: Sweep, shape: ConvShape) -> tuple[Plan, int]:

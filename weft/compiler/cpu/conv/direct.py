@@ -47,6 +47,7 @@ DIRECT = Signature(
         "chunk", "blocks",  # tiles and blocks of a unit
         "piece",  # rows of the filter that all tiles of a unit are multiplied with at a time
         "channels_first",  # 1: threads divide the blocks of output channels; 0: the chunks of pixels
+        "streamed", "sums",  # 1: only the epilogue reads the results, which are in a thread's scratch memory at this offset
         *SWEEP_WORDS,
     ),
 )  # fmt: skip
@@ -185,6 +186,7 @@ class _Direct:
         )
         with code.if_then(code.not_(prepared)):
             self._prepare(phase, group, tile, last_tile)
+        self.y = self._results(tile)
         panel_size = code.times(code.mul(code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel), a.inputs), self.width)
         start = code.times(code.mul(phase.before, a.inputs), self.width)
         rows_of_panel = code.maximum(1, code.mul(phase.taps, a.inputs))  # without taps, zeros are stored
@@ -199,6 +201,16 @@ class _Direct:
                 piece = _FilterPiece(filters, row, code.plus(row, a.piece), column)
                 self._tile(record, piece, group, code.sub(t, tile), valid)
         self._finished(phase, table, group, tile, last_tile, block, last_block)
+
+    def _results(self, tile: Value) -> Value:
+        """Where the results would begin for those of the unit with this first tile to be at their place: in the result, or in scratch memory that the epilogue reads."""
+        code, a = self.code, self.a
+        streamed = code.icmp_signed("!=", a.streamed, code.i64(0))
+        before = code.mul(code.times(tile, self.tile.rows), code.mul(a.groups, a.outputs))
+        own = code.gep(code.at(self.scratch, a.sums, I8), [code.sub(code.i64(0), before)], source_etype=F32)
+        with code.if_then(streamed):
+            code.write(own, a.context, 0)
+        return code.select(streamed, own, a.y)
 
     def _prepare(self, phase: SweepPhase, group: Value, tile: Value, last_tile: Value) -> None:
         code, a = self.code, self.a
@@ -247,7 +259,7 @@ class _Direct:
         some = code.minimum(self.width, code.sub(a.column_end, piece.column))
         place = _Place(
             record,
-            code.at(a.y, code.plus(code.mul(group, a.outputs), piece.column), F32),
+            code.at(self.y, code.plus(code.mul(group, a.outputs), piece.column), F32),
             code.mul(a.groups, a.outputs),
             some,
         )

@@ -128,19 +128,25 @@ def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[PlanPhase]:
 
 
 def sweep_plan(
-    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+    name: str,
+    sweep: Sweep,
+    threads: int,
+    target: CpuTarget,
+    names: SweepOperands,
+    prepacked: bool = False,
+    streamed: bool = False,
 ) -> Plan:
-    """The plan of one of MODES."""
+    """The plan of one of MODES. `streamed`: only the epilogue reads the result, which need not be stored as a whole; a sweep with one phase is required."""
     mode = MODES[name]
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     scratch = 0 if prepacked else whole_lines(packed.floats * 4)
     end = scratch
     for block, at in packed.blocks:
-        main, used = _block_phases(sweep, threads, target, mode, names, block, at, scratch)
+        main, used = _block_phases(sweep, threads, target, mode, names, block, at, scratch, streamed=streamed)
         phases += main
         end = max(end, scratch + used)
-    return Plan(name, tuple(phases), end, sweep.flops)
+    return Plan(name, tuple(phases), end, sweep.flops, hidden=streamed)
 
 
 def gemm_plan(
@@ -189,6 +195,7 @@ def _block_phases(
     panels: int,
     scratch: int,
     source: int = 0,
+    streamed: bool = False,
 ) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
     height = block.pixels
@@ -197,21 +204,24 @@ def _block_phases(
     patch = 0 if mode != COPIED else height * sweep.most_taps * sweep.inputs * 4
     columns = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     chunk, strip, channels_first = _units(sweep, threads, tiles, columns, record * 8 + patch)
+    sums = whole_lines(chunk * (record * 8 + patch))
+    size = whole_lines(chunk * height * sweep.groups * sweep.outputs * 4) * streamed
     numbers = {
         **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
-        "panels": panels, "scratch": scratch, "scratch_size": whole_lines(chunk * (record * 8 + patch)),
+        "panels": panels, "scratch": scratch, "scratch_size": sums + size, "streamed": int(streamed), "sums": sums,
         "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
         "piece": _piece(sweep, block.vectors * target.lanes(32)),
     }  # fmt: skip
     reads = [names.source, names.packed]
-    pointers = {"x": names.source, "packed": names.packed, "y": names.result}
+    pointers = {"x": names.source, "packed": names.packed, "y": "work" if streamed else names.result}
     phases, used = [], threads * numbers["scratch_size"]
     if mode == PREPARED:
         phases.append(TABLE.phase(f"conv_table.{height}", pointers, numbers, reads=reads, writes=["work"]))
         used = _all_tiles(sweep, height) * record * 8
         reads = [*reads, "work"]
     symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
-    phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
+    reads, writes = ([*reads, "context"], ["work"]) if streamed else (reads, [names.result, "work"])
+    phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=writes))
     return phases, used
 
 

@@ -58,6 +58,11 @@ def is_fast(kind: str, target: CpuTarget) -> bool:
     return kind in (_DOTS if target.dot == "dotprod" else ("s8", "us8") if target.dot in _VNNI else ())
 
 
+def prefers_unsigned(target: CpuTarget) -> bool:
+    """Whether us8 takes fewer instructions than s8."""
+    return target.dot in _VNNI
+
+
 def arithmetic(code: Code, kind: str, target: CpuTarget, lanes: int) -> Arithmetic:
     """The arithmetic of a kind of product in vectors of so many lanes."""
     if not is_integer(kind):
