@@ -52,8 +52,9 @@ def after(graph: Graph, name: str) -> Graph:
 
 
 def products(graph: Graph) -> list[tuple[str, str]]:
-    """The dtypes of the operands of all products."""
-    return [(n.inputs[0].dtype.name, n.inputs[1].dtype.name) for n in graph.nodes if n.op.name in PRODUCTS]
+    """The dtypes of the operands of all products, except for the sums of weights."""
+    found = [n.inputs for n in graph.nodes if n.op.name in PRODUCTS and n.inputs[0].op.name != "const"]
+    return [(x.dtype.name, w.dtype.name) for x, w in found]
 
 
 def test_the_left_operands_of_products_are_unsigned() -> None:
@@ -73,6 +74,24 @@ def test_the_integers_are_the_same() -> None:
     for threads in (1, 2, 3):
         with weft.knobs.set(threads=threads):
             np.testing.assert_array_equal(weft.jit(network)(x).numpy(), expected)
+
+
+def test_sums_of_weights_are_computed_once() -> None:
+    """Also where what reads them reduces rows of the same length."""
+
+    def pooled(x: Any) -> Any:
+        return (
+            rounded(weft.conv(weft.round(x).astype("int8"), SECOND, dtype="int32"), 2e-3)
+            .astype("float32")
+            .mean(axis=(2, 3))
+        )
+
+    x = weft.asarray(RNG.normal(size=(1, 20, 7, 7)).astype(np.float32))
+    with compiling_for(VNNI):
+        _, program = weft.jit(pooled).plan(x)
+    sums = [n for k in {c.kernel for c in program.calls if c.once} for n in k.outputs]
+    assert any(n.op.name == "contract_int8" for n in sums)
+    assert all(c.once for c in program.calls if {n.dtype.name for n in c.kernel.reads} == {"int8"})
 
 
 def test_a_tensor_that_the_caller_reads_stays_signed() -> None:

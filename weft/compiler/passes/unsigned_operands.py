@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from math import prod
 
-from ...dtypes import int8, int32, uint8
+from ...dtypes import int8, uint8
 from ...graph.graph import Graph, rebuild
 from ...graph.node import OPS, Node, constant, make
 from ...graph.rewrite import transform
-from .graph_builders import cast, move
+from .graph_builders import move
 from .integer_products import CONTRACT, CONV, ROUND_8_BITS
 
 OFFSET = 128
@@ -118,9 +119,18 @@ def _cast(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 def _product(node: Node, inputs: tuple[Node, ...]) -> Node:
     params = node.replace_params(border=node.param("border") + OFFSET) if node.op is CONV else node.params
-    made, weights = make(node.op, inputs, params, node.source), cast(inputs[1], int32)
-    by_channel = tuple(range(1, len(weights.shape))) if node.op is CONV else (2,)
-    sums = make(OPS["sum"], (weights,), (by_channel,))
-    shape = (1,) * (len(made.shape) - 1) + sums.shape if node.op is CONV else (sums.shape[0], 1, sums.shape[1])
-    offset = make(OPS["mul"], (sums, constant(OFFSET, int32, sums.shape)))
+    made = make(node.op, inputs, params, node.source)
+    offset = _weight_sums(inputs[1] if node.op is CONTRACT else _as_matrix(inputs[1]))
+    shape = offset.shape if node.op is CONTRACT else (1,) * (len(made.shape) - 1) + offset.shape[2:]
     return make(OPS["sub"], (made, move("expand", move("reshape", offset, shape), made.shape)))
+
+
+def _as_matrix(weights: Node) -> Node:
+    """A filter (filters, ..., channels) as the right operand of a product."""
+    return move("reshape", weights, (1, weights.shape[0], prod(weights.shape[1:])))
+
+
+def _weight_sums(weights: Node) -> Node:
+    """128 sum(w) for weights (b, n, k), as (b, 1, n). It is a product: a reduction could become a part of a kernel that runs with every input."""
+    b, _, k = weights.shape
+    return make(CONTRACT, (constant(OFFSET, uint8, (b, 1, k)), weights))
