@@ -1,6 +1,6 @@
 """int8 after training: how often the most probable class is that of the network in float32, on photos.
 
-    python -m benchmarks.int8_agreement mobilenet_v2 mobilenet_v2-b0353104.pth FOLDER [fold=0] [float_share=0.4] [seed=0]
+    python -m benchmarks.int8_agreement mobilenet_v2 mobilenet_v2-b0353104.pth FOLDER [fold=0] [float_share=0.5] [seed=0]
     python -m benchmarks.int8_agreement efficientnet_lite0 efficientnet-lite0-57934424.pth FOLDER
 
 FOLDER has photos, in folders by class or not. Photos in turn go to one of two folds: the network is calibrated on 128 crops of one, which also choose the layers that stay in
@@ -13,6 +13,7 @@ import copy
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import numpy as np
 from PIL import Image
 
 import weft
+from benchmarks.int8_networks import best_times
 from weft import compress, io, nn, zoo
 
 SIZE, CALIBRATION, BATCH = 224, 128, 25
 PHOTOS = (".jpg", ".jpeg", ".png")
 SETTINGS: dict[str, Any] = {
-    "equalize": "activations", "weight_method": "minmax", "weight_rounding": "feedback", "correct_bias": True,
+    "weight_method": "minmax", "weight_rounding": "feedback", "correct_bias": True,
 }  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def outputs(model: nn.Module, images: np.ndarray) -> np.ndarray:
 
 def main(words: list[str]) -> None:
     (name, weights, folder), given = words[:3], dict(word.split("=") for word in words[3:])
-    fold, share, seed = int(given.get("fold", 0)), float(given.get("float_share", 0.4)), int(given.get("seed", 0))
+    fold, share, seed = int(given.get("fold", 0)), float(given.get("float_share", 0.5)), int(given.get("seed", 0))
     model = getattr(zoo, name)()
     loaded = zoo.load_published(model, name, io.load_weights(weights))
     model = model.eval()
@@ -71,12 +73,24 @@ def main(words: list[str]) -> None:
     integers = compress.to_int8(eight)
     seconds = time.process_time() - begun
     found = outputs(integers, tested)
+    if "save" in given:
+        weft.save(given["save"], integers, weft.TensorSpec((1, 3, SIZE, SIZE)))
     same = int((found.argmax(1) == expected.argmax(1)).sum())
     ratio = 10 * np.log10(np.square(expected).sum() / np.square(found - expected).sum())
+    one = tested[:1]
+    calls = {"float32": weft.jit(lambda x: model(x)), "int8": weft.jit(lambda x: integers(x))}
+    with weft.knobs.set(threads=1):
+        times = best_times({key: partial(_call, call, one) for key, call in calls.items()}, time.process_time, 3.0)
     print(
         f"{name}, fold {fold}, float_share {share}: {same} of {len(tested)} agree ({100 * same / len(tested):.1f} %), "
-        f"SQNR {ratio:.1f} dB, {len(integers.float_layers)} layers in float, quantized in {seconds:.0f} CPU s"
+        f"SQNR {ratio:.1f} dB, {len(integers.float_layers)} layers in float, "
+        f"quantized in {seconds:.0f} CPU s, "
+        f"{times['float32'] / times['int8']:.2f} x as fast as float32 ({times['int8']:.1f} ms)"
     )
+
+
+def _call(function: Any, x: np.ndarray) -> None:
+    function(x).numpy()
 
 
 if __name__ == "__main__":

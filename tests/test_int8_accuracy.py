@@ -9,7 +9,7 @@ import pytest
 import weft
 from weft import compress, nn
 from weft.compress import error_feedback
-from weft.compress.mixed_precision import float_layers, noise_by_layer
+from weft.compress.mixed_precision import LayerNoise, float_layers, noise_by_layer
 from weft.compress.observers import run_with
 from weft.compress.residual_streams import equalize_streams, streams
 from weft.errors import UserError
@@ -76,7 +76,9 @@ def test_layers_with_the_most_noise_stay_in_float() -> None:
     compress.quantize(plain, X, bits=5)
     rows = noise_by_layer(plain, X)
     assert [row.noise for row in rows] == sorted((row.noise for row in rows), reverse=True)
-    assert {row.path for row in rows if not row.macs} == {"layers.1", "layers.2"}, "shortcuts only add"
+    assert {row.path for row in rows if not row.cost} == {"layers.1", "layers.2"}, "shortcuts only add"
+    depthwise = next(row for row in rows if row.path == "layers.1.body.layers.1")
+    assert (depthwise.macs, depthwise.elements) == (12 * 8 * 8 * 9, 12 * 8 * 8 + 12 * 9)
     chosen = float_layers(rows, 0.3)
     mixed = copy.deepcopy(model)
     compress.quantize(mixed, X, bits=5, float_share=0.3)
@@ -89,6 +91,19 @@ def test_layers_with_the_most_noise_stay_in_float() -> None:
     np.testing.assert_allclose(fast(X).numpy(), mixed(X).numpy(), atol=0.05 * np.abs(exact).max())
     with pytest.raises(UserError, match="a float_share of 0 to 1 is required, got 2"):
         compress.int8(network(), X, float_share=2.0)
+
+
+def test_layers_stay_in_float_by_what_remains_of_the_noise() -> None:
+    rows = [
+        LayerNoise("early", 8.0, 10),
+        LayerNoise("a", 1.0, 30),
+        LayerNoise("b", 0.02, 60),
+        LayerNoise("block", 0.01, 0),
+    ]
+    assert float_layers(rows, 0.0) == [], "a thousandth of the noise is not worth a conversion"
+    assert float_layers(rows, 0.1) == ["early", "block"]
+    assert float_layers(rows, 0.5) == ["early", "block", "a"]
+    assert float_layers(rows, 1.0) == ["early", "block", "a", "b"], "little of all noise, but all that is left"
 
 
 def test_layers_stay_in_float_by_their_noise_after_error_feedback(monkeypatch: pytest.MonkeyPatch) -> None:

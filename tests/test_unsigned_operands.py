@@ -103,6 +103,15 @@ def test_a_tensor_that_the_caller_reads_stays_signed() -> None:
     assert products(after(graph, "unsigned operands")) == [("int8", "int8")]
 
 
+def test_a_product_of_one_row_stays_signed() -> None:
+    def one_row(x: Any) -> Any:
+        return weft.matmul(weft.round(x).astype("int8"), LAST, dtype="int32")
+
+    for rows, expected in ((1, "int8"), (2, "uint8")):
+        graph = weft.make_graph(one_row, weft.zeros((rows, 20)))
+        assert products(after(graph, "unsigned operands")) == [(expected, "int8")]
+
+
 def test_a_tensor_that_no_product_reads_stays_signed() -> None:
     graph = weft.make_graph(lambda x: weft.round(x).astype("int8").astype("float32") * 0.5, weft.zeros((4, 4)))
     assert after(graph, "unsigned operands") == after(graph, "layout")

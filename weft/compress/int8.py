@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import UserError
 from ..nn.merge import Residual
 from ..nn.module import Module
+from ..ops.convert import asarray
 from ..records import dataclass
 from .equalize import corrected_bias, equalize_activations
 from .equalize import equalize as equalize_channels
@@ -26,7 +27,7 @@ from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_we
 from .grids import Grid, check_bits
 from .layers import Weight, layers_of, parameter_of, sharing_layers
 from .learned_rounding import learn_rounding
-from .mixed_precision import float_layers, noise_by_layer
+from .mixed_precision import EXAMPLES, float_layers, noise_by_layer
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
 from .ranges import Kind, Method, Values, best_grid
@@ -77,8 +78,8 @@ def quantize(
 
     `calibration` is an array, or batches x or (x, y), as passed to the network; `prepare` is applied to them first, as in training. Batch norms and ReLUs
     are folded into the layers before them. The inputs of residual blocks are quantized too, so that the shortcut reads 8 bits. `skip` names layers that
-    stay unchanged; `float_share` keeps the layers with the largest quantization error in float, up to this fraction of all multiplications. `weight_rounding`: to
-    "nearest", with "feedback" of errors within a layer, or "learned" in `rounding_steps` steps against the network in float, on the calibration data.
+    stay unchanged; `float_share` keeps the layers with the largest quantization error in float, up to this fraction of the time that float adds (estimated). `weight_rounding`:
+    to "nearest", with "feedback" of errors within a layer, or "learned" in `rounding_steps` steps against the network in float, on the calibration data.
     """
     if weight_rounding not in ("nearest", "feedback", "learned"):
         raise UserError(
@@ -101,11 +102,17 @@ def quantize(
         trial = copy.deepcopy(model)
         # rounded as in the final network: a layer whose errors are compensated by feedback need not stay in float
         _quantize(trial, seen, by, skip, correct_bias)
-        skip = (*skip, *float_layers(noise_by_layer(trial, batches[0]), float_share))
+        skip = (*skip, *float_layers(noise_by_layer(trial, _spread(batches)), float_share))
     _quantize(model, seen, by, skip, correct_bias)
     if teacher is not None:
         learn_rounding(model, teacher, batches, steps=rounding_steps)
     return quantization(model)
+
+
+def _spread(batches: list[Any]) -> np.ndarray:
+    """Some examples of all batches."""
+    examples = np.concatenate([asarray(batch).numpy() for batch in batches])
+    return examples[:: max(1, len(examples) // EXAMPLES)]
 
 
 @dataclass(frozen=True)

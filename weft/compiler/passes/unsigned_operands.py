@@ -87,10 +87,10 @@ def _moves(node: Node) -> bool:
 
 
 def _is_left(node: Node, x: Node) -> bool:
-    """Whether x is the left operand of a product of int8."""
-    return (
-        node.op in (CONTRACT, CONV) and node.inputs[0] is x and node.inputs[1] is not x and node.inputs[1].dtype is int8
-    )
+    """Whether x is the left operand of a product of int8. One with a single row is bound by memory, and gains nothing."""
+    if node.op not in (CONTRACT, CONV) or prod(node.shape[:-1]) < 2:
+        return False
+    return node.inputs[0] is x and node.inputs[1] is not x and node.inputs[1].dtype is int8
 
 
 def _is_cast(node: Node) -> bool:
