@@ -1,6 +1,6 @@
 """int8 after training: how often the most probable class is that of the network in float32, on photos.
 
-    python -m benchmarks.int8_agreement mobilenet_v2 mobilenet_v2-b0353104.pth FOLDER [fold=0] [float_share=0.5] [seed=0]
+    python -m benchmarks.int8_agreement mobilenet_v2 mobilenet_v2-b0353104.pth FOLDER [fold=0] [float_share=0.5] [seed=0] [save=FILE.weft]
     python -m benchmarks.int8_agreement efficientnet_lite0 efficientnet-lite0-57934424.pth FOLDER
 
 FOLDER has photos, in folders by class or not. Photos in turn go to one of two folds: the network is calibrated on 128 crops of one, which also choose the layers that stay in
