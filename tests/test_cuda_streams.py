@@ -124,6 +124,7 @@ class LoggingDriver:
 def test_nothing_waits_while_work_is_recorded() -> None:
     gpu = Gpu.__new__(Gpu)
     gpu._api, gpu.lock, gpu._stream = LoggingDriver(), threading.RLock(), 0
+    gpu._memsets = cast(Any, SimpleNamespace(replace=lambda graph: 0))
     gpu._recording, gpu._given_back, gpu._small, gpu._unpinned = False, [], set(), []
     dropped = np.zeros(4, np.uint8)
     collects: list[bool] = []

@@ -100,6 +100,9 @@ def test_a_job_whose_device_has_gone_says_so(queue: JobQueue) -> None:
 
 def test_a_map_of_a_run_from_another_machine_is_made_on_the_cpu(queue: JobQueue) -> None:
     def device_of(name: str | None) -> str:
+        weights = queue.root / str(name) / "weights"
+        weights.mkdir(parents=True)
+        (weights / "best.safetensors").touch()
         row = SimpleNamespace(
             name="r", folder=queue.root / str(name), model="mlp", data="digits", settings={"device": name}
         )

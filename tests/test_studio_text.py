@@ -159,7 +159,7 @@ def test_the_page(local: LocalStudio, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         page.get_by_label("Beginning of the text").fill("xyz")
         page.keyboard.press("Control+Enter")
-        expect(page.get_by_role("alert")).to_contain_text("characters must be in the vocabulary, got 'x', 'y', 'z'")
+        expect(page.get_by_role("alert")).to_contain_text("Characters must be in the vocabulary, got 'x', 'y', 'z'")
         monkeypatch.setattr(loaded, "stream", lambda *given, **more: endless([]))
         page.get_by_label("Beginning of the text").fill("a")
         page.get_by_role("button", name="Write").click()

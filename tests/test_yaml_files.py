@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UserError
+from weft.jobs.rate_schedules import TAKES
 from weft.jobs.schema import described, validated
 from weft.jobs.settings import GROUPS, SETTINGS
 from weft.jobs.yaml_files import read_settings
@@ -70,12 +71,9 @@ def test_the_schema_describes_every_setting() -> None:
     assert [row["name"] for row in rows] == list(SETTINGS)
     assert {row["group"] for row in rows} == set(GROUPS)
     assert all(row["help"] and row["type"] for row in rows)
-    assert next(row for row in rows if row["name"] == "schedule")["choices"] == [
-        "one_cycle",
-        "cosine",
-        "linear",
-        "constant",
-    ]
+    choices = next(row for row in rows if row["name"] == "schedule")["choices"]
+    assert choices == list(TAKES)
+    assert choices[:4] == ["one_cycle", "cosine", "linear", "constant"]
 
 
 def test_values_and_texts_are_validated() -> None:
@@ -85,7 +83,7 @@ def test_values_and_texts_are_validated() -> None:
     with pytest.raises(UserError, match="there is no setting 'epoch'. Did you mean epochs?"):
         validated("train", {"epoch": 3}, SETTINGS)
     with pytest.raises(
-        UserError, match="schedule=wild cannot be used: it must be one_cycle, cosine, linear or constant"
+        UserError, match="schedule=wild cannot be used: it must be one_cycle, cosine, linear, constant, step, "
     ):
         validated("train", {"schedule": "wild"}, SETTINGS)
 

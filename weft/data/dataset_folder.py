@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..io.dataset_names import VERSION_FOLDER
 from .checksums import INDEX, as_array, check, damaged, read_bytes, read_checked, read_checksums
 from .dataset import Dataset, Splits
 from .image_readers import Encoded, MappedImages, PackedImages
@@ -18,7 +18,6 @@ from .staging import DESCRIPTION
 from .statistics import Statistics
 
 VERSION = 2  # of the format; 1 had no checksums
-_VERSION = re.compile(r"v[1-9][0-9]{0,5}")  # name of the folder of a version
 
 
 def is_dataset_folder(folder: Path) -> bool:
@@ -29,7 +28,9 @@ def is_dataset_folder(folder: Path) -> bool:
 def version_folders(folder: Path) -> list[Path]:
     """The versions of a dataset whose folder holds v1, v2 and so on, the oldest first; none for any other folder."""
     try:
-        found = [entry for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and is_dataset_folder(entry)]
+        found = [
+            entry for entry in folder.iterdir() if VERSION_FOLDER.fullmatch(entry.name) and is_dataset_folder(entry)
+        ]
     except OSError:
         return []
     return sorted(found, key=lambda entry: int(entry.name[1:]))
@@ -38,30 +39,6 @@ def version_folders(folder: Path) -> list[Path]:
 def newest_version(folder: Path) -> Path:
     """The newest version of a dataset that has versions; else the folder itself."""
     return folder if is_dataset_folder(folder) else (version_folders(folder) or [folder])[-1]
-
-
-def dataset_name(source: str | Path) -> str:
-    """What runs on a dataset, given by name or path, are called after; versions are called after their dataset.
-
-    >>> dataset_name("digits"), dataset_name("photos/list.csv"), dataset_name("datasets/flowers/v2")
-    ('digits', 'list', 'flowers')
-    """
-    path = Path(source)
-    return path.parent.name if _is_version(path) else path.stem
-
-
-def dataset_label(source: str | Path) -> str:
-    """A dataset, given by name or path, as lists show it.
-
-    >>> dataset_label("digits"), dataset_label("photos/list.csv"), dataset_label("datasets/flowers/v2")
-    ('digits', 'list.csv', 'flowers v2')
-    """
-    path = Path(source)
-    return f"{path.parent.name} {path.name}" if _is_version(path) else path.name
-
-
-def _is_version(path: Path) -> bool:
-    return _VERSION.fullmatch(path.name) is not None and path.parent.name not in ("", "..")
 
 
 def open_dataset_folder(folder: Path) -> Splits:

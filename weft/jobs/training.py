@@ -13,8 +13,8 @@ import numpy as np
 
 from .. import data, nn
 from .. import train as training
-from ..data.dataset_folder import dataset_name
 from ..errors import RunError, UserError
+from ..io.dataset_names import dataset_name
 from ..ops.convert import asarray
 from ..parallel.forms import AUTO
 from ..report.text_format import counted

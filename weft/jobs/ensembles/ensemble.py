@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ... import data, nn
-from ...data.dataset_folder import dataset_name
 from ...errors import UserError
 from ...io import load, save
+from ...io.dataset_names import dataset_name
 from ...locks import one_writer
 from ...report.best_epoch import SELECTION_METRICS, ranking_key
 from ...saved.save import save as save_program

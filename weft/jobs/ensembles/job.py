@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_name
 from ...errors import UserError
+from ...io.dataset_names import dataset_name
 from ...train.folder import RunFolder, check_run_name
 from ..events import Listener
 from ..job import TASKS

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.host import usable_cores
-from ...data.dataset_folder import dataset_name
 from ...errors import RunError, UserError
+from ...io.dataset_names import dataset_name
 from ...io.files import replace_file
 from ...io.json_values import json_value
 from ...locks import one_writer

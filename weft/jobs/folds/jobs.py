@@ -12,8 +12,8 @@ from contextlib import chdir, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_name
 from ...errors import UserError
+from ...io.dataset_names import dataset_name
 from ...locks import lock_holder
 from ...train.folder import check_run_name
 from ..checks import check_settings

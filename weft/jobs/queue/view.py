@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_label, dataset_name
 from ...errors import RunError
+from ...io.dataset_names import dataset_label, dataset_name
 from ...locks import lock_holder
 from ...records import dataclass
 from .kinds import DOCTOR, EXPORT, FOLDS, TRAIN

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...data.dataset_folder import dataset_name
 from ...data.open import data_path, is_image_source
 from ...errors import UserError
 from ...hints import nearest
+from ...io.dataset_names import dataset_name
 from ...records import dataclass
 from ...report.best_epoch import SELECTION_METRICS
 from ...train.folder import check_run_name

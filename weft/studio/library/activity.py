@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_label
+from ...io.dataset_names import dataset_label
 from ...jobs.definitions import network_label
 from ...jobs.events import Event, latest
 from ...jobs.queue.kinds import TRAIN

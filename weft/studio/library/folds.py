@@ -8,8 +8,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_label
 from ...errors import WeftError
+from ...io.dataset_names import dataset_label
 from ...jobs.definitions import network_label
 from ...jobs.folds.cross_validation import FOLDER, STATE, read_folds
 from ...jobs.folds.queue import fold_name

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ...data.dataset_folder import dataset_label
+from ...io.dataset_names import dataset_label
 from ...jobs.annotations import FILE as ANNOTATIONS
 from ...jobs.annotations import Annotations, parse_annotations
 from ...jobs.definitions import network_label

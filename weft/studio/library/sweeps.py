@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...data.dataset_folder import dataset_label
 from ...errors import WeftError
+from ...io.dataset_names import dataset_label
 from ...jobs.queue.kinds import SWEEP, TRAIN
 from ...jobs.queue.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, WAITING
 from ...jobs.queue.view import JobView

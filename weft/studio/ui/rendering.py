@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...data.dataset_folder import dataset_label
+from ...io.dataset_names import dataset_label
 from ...jobs.definitions import network_label
 from ...jobs.sweeps.record import metric_text, setting_text
 from ...records import dataclass
