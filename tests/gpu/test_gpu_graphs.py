@@ -1,6 +1,6 @@
 """What a recorded graph does is what was enqueued: memsets that become kernels, copies of a bias that are kept, products of few rows."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ HALF = {"float16": 2e-3, "bfloat16": 1.6e-2}
 @pytest.mark.parametrize("nbytes", [4, 1028, 65536, 6, (1 << 20) + 4])
 def test_memsets(nbytes: int) -> None:
     """Of whole words and others, short ones and long ones: what lies beside them stays."""
-    gpu: Any = device().context.gpu  # type: ignore[attr-defined]
+    gpu = cast(Any, device()).context.gpu
     room = gpu.allocate(nbytes + 32)
     ones = np.full(nbytes + 32, 7, np.uint8)
     found = np.empty_like(ones)
