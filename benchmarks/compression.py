@@ -88,10 +88,19 @@ class Bench:
 
     def error(self, network: Any = None) -> float:
         """Percent of the images that are classified wrong, by the network or by what was made of it."""
+        call, images = self._classifier(network)
+        return 100 * (1 - evaluated(call, images).numbers["accuracy"])
+
+    def classes(self, network: Any = None) -> np.ndarray:
+        """The most probable class of each image."""
+        call, images = self._classifier(network)
+        return np.concatenate([call(inputs).numpy().argmax(1) for inputs, _ in images])
+
+    def _classifier(self, network: Any) -> tuple[Any, data.Loader]:
+        """A network with its preprocessing, compiled, and the images to measure it on."""
         model, prepare = network or self.model.eval(), self.prepare.eval()
-        call = weft.jit(lambda x: model(prepare(x)))
         assert self.measured is not None
-        return 100 * (1 - evaluated(call, data.Loader(self.measured, 1000, shuffle=False)).numbers["accuracy"])
+        return weft.jit(lambda x: model(prepare(x))), data.Loader(self.measured, 1000, shuffle=False)
 
     def calibration(self) -> np.ndarray:
         images: np.ndarray = self.prepare.eval()(self.training.inputs(np.arange(CALIBRATION))).numpy()
@@ -149,10 +158,13 @@ def taught(bench: Bench) -> nn.Module:
 
 
 def _int8(bench: Bench) -> dict[str, Any]:
-    """Post-training quantization, computed with the int8 kernels."""
+    """Post-training quantization, computed with the int8 kernels; agreement is the percentage of the images whose most probable class stays."""
+    expected = bench.classes()
     compress.int8(bench.model.eval(), bench.calibration())
     progress("int8", bench.seed, time.perf_counter(), {"error_emulated": round(bench.error(), 3)})
-    return {"error_after": round(bench.error(compress.to_int8(bench.model)), 3)}
+    integers = compress.to_int8(bench.model)
+    agreement = 100 * float((bench.classes(integers) == expected).mean())
+    return {"error_after": round(bench.error(integers), 3), "agreement": round(agreement, 2)}
 
 
 def _fixed(bench: Bench) -> dict[str, Any]:

@@ -102,4 +102,6 @@ RECIPES = {
     "fixed-small_cnn": _SMALL._replace(method="fixed", distill=0.5, final_epochs=2, share_rate=1e-5),
     "int8-lenet_300_100": Recipe("lenet_300_100", method="int8", batch=200, epochs=20),
     "int8-lenet5": _LENET5._replace(method="int8"),
+    "int8-small_cnn": _SMALL._replace(method="int8"),
+    "int8-resnet20": _RESNET._replace(method="int8"),
 }

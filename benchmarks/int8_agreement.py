@@ -3,8 +3,8 @@
     python -m benchmarks.int8_agreement mobilenet_v2 mobilenet_v2-b0353104.pth FOLDER [fold=0] [float_share=0.5] [seed=0] [save=FILE.weft]
     python -m benchmarks.int8_agreement efficientnet_lite0 efficientnet-lite0-57934424.pth FOLDER
 
-FOLDER has photos, in folders by class or not. Photos in turn go to one of two folds: the network is calibrated on 128 crops of one, which also choose the layers that stay in
-float, and measured on four crops of each photo of the other, two of them mirrored. Labels are not used.
+FOLDER has photos, in folders by class or not. Shuffled by the seed, they go to one of two folds in turn: the network is calibrated on 128 crops of one, which also choose the
+layers that stay in float, and measured on four crops of each photo of the other, two of them mirrored. Labels are not used.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def main(words: list[str]) -> None:
     if loaded.statistics is None:
         raise SystemExit(f"{name} has no published mean and deviation of its images.")
     mean, deviation = (np.asarray(part, np.float32).reshape(-1, 1, 1) for part in loaded.statistics)
-    photos = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in PHOTOS)
     rng = np.random.default_rng(seed)
+    files = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in PHOTOS)
+    photos = [files[i] for i in rng.permutation(len(files))]
     known, others = photos[fold::2], photos[1 - fold :: 2]
     shown = np.stack([crop(known[i % len(known)], rng, bool(i & 1)) for i in range(CALIBRATION)])
     tested = np.stack([crop(path, rng, bool(i & 1)) for path in others for i in range(4)])

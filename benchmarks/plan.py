@@ -4,7 +4,7 @@
 
 For each number of ranks, one pool of processes measures all-reduces and slow-downs (the calibration of `weft plan --measure`), and then real
 steps, in turns with steps of one rank alone. The prediction knows a profile of one rank, scaled to what a step alone takes at that moment, and the
-calibration; it does not know the steps of all ranks.
+calibration; it does not know the steps of all ranks. With one rank, prediction and measurement are the same.
 """
 
 from __future__ import annotations
@@ -133,25 +133,20 @@ def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
     return here, rows
 
 
-def profiled(name: str, batch: int) -> tuple[StepWork, float]:
-    """A rank that is alone, in this process: its profile, and the time of a step before and after it."""
+def profiled(name: str, batch: int) -> StepWork:
+    """The profile of a rank that is alone, in this process."""
     with knobs.set(threads=1):
         mesh_of(1)
-        prepare(1, name, batch)
-        count = max(4, int(0.3 / max(step_times(1, False, 3))))
-        before = step_times(1, False, count)
         work = measured_work(lambda size: training_step(name, size, False), batch, REPEATS.get(name))
-        alone = statistics.quantiles(before + step_times(1, False, count), n=4)[0]
-    note(f"profile of {name}: {duration(work.seconds(batch))} a step, measured {duration(alone)}")
-    return work, alone
+    note(f"profile of {name}: {duration(work.seconds(batch))} a step")
+    return work
 
 
-def row(profiled: tuple[StepWork, float], here: MeasuredCluster, name: str, ranks: int, batch: int, alone: float, measured: float) -> Row:  # fmt: skip
+def row(work: StepWork, here: MeasuredCluster, name: str, ranks: int, batch: int, alone: float, measured: float) -> Row:
     """The prediction knows what a step alone takes at the moment of the measurement: clocks of virtual machines change from minute to minute."""
-    work, then = profiled
     made = predict(here.work(work, 1), here.work(work, ranks), ParallelSplit(data=ranks), here, batch)
-    predicted = (made.seconds - made.communication) * alone / then + made.communication
-    return Row(name, ranks, predicted, measured, alone, work.seconds(batch) * alone / then / predicted, alone / measured, made.communication)  # fmt: skip
+    predicted = (made.seconds - made.communication) * alone / work.seconds(batch) + made.communication
+    return Row(name, ranks, predicted, measured, alone, alone / predicted, alone / measured, made.communication)
 
 
 def cells(one: Row) -> list[str]:
@@ -165,9 +160,10 @@ def note(text: str) -> None:
 
 def text(here: MeasuredCluster, rows: list[Row]) -> str:
     heads = ["network", "ranks", "alone", "predicted", "measured", "error", "efficiency predicted", "measured", "all-reduce"]  # fmt: skip
-    within = sum(abs(one.error) <= WITHIN for one in rows)
+    several = [one for one in rows if one.ranks > 1]  # that of one rank is its own measurement
+    within = sum(abs(one.error) <= WITHIN for one in several)
     links = [f"{n} ranks: all-reduce {duration(m.line.latency)} + bytes / {m.line.bandwidth / 1e9:.2f} GB/s, products {here.compute_factor(n):.2f}x, 64 MB of memory {here.memory_factor(n, 64e6):.2f}x" for n, m in here.measures.items() if n > 1]  # fmt: skip
-    return "\n".join([table([heads, *map(cells, rows)], left=1), f"{within} of {len(rows)} within {WITHIN:.0%}", "", *links])  # fmt: skip
+    return "\n".join([table([heads, *map(cells, rows)], left=1), f"{within} of {len(several)} with several ranks within {WITHIN:.0%}", "", *links])  # fmt: skip
 
 
 def main(words: list[str]) -> None:

@@ -63,7 +63,10 @@ class FakeGpu:
         del self.functions[address]
 
     def memory(self) -> tuple[int, int]:
-        return self.total - sum(r.nbytes for r in self.rooms.values()), self.total
+        return self.total - self.used(), self.total
+
+    def used(self) -> int:
+        return sum(r.nbytes for r in self.rooms.values())
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.zeros(nbytes, np.uint8)

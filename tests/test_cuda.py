@@ -9,6 +9,7 @@ import pytest
 import weft
 from weft import nn, optim, zoo
 from weft.errors import RunError, UserError
+from weft.insight import measured_memory, memory_timeline
 from weft.testing import counted
 
 pytest.importorskip("triton")
@@ -514,3 +515,19 @@ def test_a_saved_program_brings_its_kernels_along(gpu, monkeypatch, tmp_path):
         assert weft.jit(program)(X).tolist() == expected
         with pytest.raises(AssertionError, match="nothing may be compiled"):
             weft.jit(program)(X[:3])
+
+
+def test_the_measured_memory_of_a_step_has_its_arena(gpu):
+    x = np.ones((512, 16), np.float32)
+
+    def make():
+        model = nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 4))
+        return weft.jit(lambda x: model(x)), (weft.asarray(x.copy()),)
+
+    step, args = make()
+    expected = memory_timeline(step, *args)
+    assert expected.arena > 0.3 * expected.allocated
+    step(np.ones((1024, 16), np.float32))  # an arena that is large enough is there already
+    found = measured_memory(make)
+    assert found.how == "bytes in use in the memory pool of cuda"
+    assert found.allocated == pytest.approx(expected.allocated, rel=0.05)

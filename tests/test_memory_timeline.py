@@ -12,7 +12,7 @@ import pytest
 import weft
 from weft import nn, optim
 from weft.compiler.gpu.program import gpu_program
-from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_measure, memory_timeline
+from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_timeline
 from weft.insight.memory_options import batches_text, savings_text
 from weft.insight.memory_values import KINDS, arena_values, live_bytes
 
@@ -198,23 +198,3 @@ def test_the_forecast_is_what_is_allocated():
     found = measured_memory(make)
     assert "tracemalloc" in found.how
     assert found.allocated == pytest.approx(expected, rel=0.05)
-
-
-class Pool:
-    """A device with 1000 free bytes, of which a step takes 300."""
-
-    def __init__(self) -> None:
-        self.free = [1000, 1000, 700]  # asked whether it is known, before, after
-
-    def free_memory(self) -> int:
-        return self.free.pop(0)
-
-    def __str__(self) -> str:
-        return "cuda"
-
-
-def test_a_gpu_is_asked_for_its_pool(monkeypatch):
-    pool = Pool()
-    monkeypatch.setattr(memory_measure, "device", lambda: pool)
-    found = measured_memory(lambda: (lambda: None, ()))
-    assert (found.allocated, found.how) == (300, "bytes in use in the memory pool of cuda")

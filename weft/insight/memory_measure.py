@@ -1,7 +1,7 @@
 """The measured memory of a step, to compare with its forecast.
 
 On a CPU, `tracemalloc` counts the bytes of the arrays that NumPy holds: parameters, moments, batches, results and the arena are arrays. On a
-GPU, the memory pool reports how many of its bytes are in use.
+GPU, the memory pool reports how many of its bytes are in use, workspaces of libraries included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 from ..records import dataclass
 from ..runtime.device import device
-from ..runtime.native import release_arenas
 
 CALLS = 2  # the first allocates; the second reuses everything
 PAGE_FIELD = 1  # of /proc/self/statm: resident pages
@@ -42,7 +41,8 @@ def measured_memory(make: Make) -> MeasuredMemory:
     >>> measured_memory(make).allocated >= 4 * (1000 * 500 + 64 * 1000 + 64 * 500)
     True
     """
-    return _on_gpu(make) if device().free_memory() is not None else _on_cpu(make)
+    device().release_arenas()  # earlier programs may have left a sufficiently large one
+    return _on_cpu(make) if device().allocated_memory() is None else _on_gpu(make)
 
 
 def _on_cpu(make: Make) -> MeasuredMemory:
@@ -56,7 +56,6 @@ def _on_cpu(make: Make) -> MeasuredMemory:
 
 
 def _counted(make: Make) -> MeasuredMemory:
-    release_arenas()  # earlier programs may have left a sufficiently large one
     before = _array_bytes()
     held = _called(make)
     allocated = _array_bytes() - before
@@ -72,9 +71,9 @@ def _array_bytes() -> int:
 
 def _on_gpu(make: Make) -> MeasuredMemory:
     gc.collect()
-    before = device().free_memory() or 0
+    before = device().allocated_memory() or 0
     held = _called(make)
-    allocated = before - (device().free_memory() or 0)
+    allocated = (device().allocated_memory() or 0) - before
     del held
     return MeasuredMemory(allocated, f"bytes in use in the memory pool of {device()}")
 

@@ -49,6 +49,9 @@ class ArrayDevice(Device):
     ) -> KernelProgram:
         return compiler.backend.compiled(graph, updates, native.fitting(graph, options), constants)
 
+    def release_arenas(self) -> None:
+        native.release_arenas()
+
     def can_compile(self, op: Op) -> bool:
         return compiler.backend.LOWERINGS.can_compile(op)
 

@@ -173,6 +173,13 @@ class Device(ABC):
         """The bytes that programs may still take of the device's own memory; None if it uses the host's."""
         return None
 
+    def allocated_memory(self) -> int | None:
+        """The bytes of the device's own memory that this process has allocated, for tensors and for programs; None if it uses the host's."""
+        return None
+
+    def release_arenas(self) -> None:  # noqa: B027 - the reference device has none
+        """Free the memory that programs share. The next run of each allocates what it needs: to measure that, or to shrink."""
+
     def wait(self) -> None:  # noqa: B027 - most devices never leave work behind
         """Wait until everything is done that was begun here, and raise what went wrong."""
 

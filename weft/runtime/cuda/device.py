@@ -208,6 +208,15 @@ class CudaDevice(CompilingDevice):
         self.gpu.enter()
         return self.gpu.memory()[0] + self.context.spare
 
+    def allocated_memory(self) -> int:
+        self.gpu.enter()
+        return self.gpu.used()
+
+    def release_arenas(self) -> None:
+        with self.gpu.lock:
+            self.gpu.enter()
+            self.context.release()
+
     def about(self) -> str:
         self.gpu.enter()
         free, total = self.gpu.memory()

@@ -161,12 +161,15 @@ class Gpu:
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, counting what the pool keeps for later, and all there are."""
         free, total = self._do("memory", self._api.cuMemGetInfo())
-        kinds = self._api.CUmemPool_attribute
-        held, used = (
-            int(self._do("memory pool", self._api.cuMemPoolGetAttribute(self._pool, kind)))
-            for kind in (kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-        )
-        return int(free) + held - used, int(total)
+        held = self._of_pool(self._api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+        return int(free) + held - self.used(), int(total)
+
+    def used(self) -> int:
+        """Bytes that this process has allocated."""
+        return self._of_pool(self._api.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+
+    def _of_pool(self, attribute: Any) -> int:
+        return int(self._do("memory pool", self._api.cuMemPoolGetAttribute(self._pool, attribute)))
 
     def pinned(self, nbytes: int) -> np.ndarray:
         """Memory of the host that the GPU reads and writes by itself, at the same address."""

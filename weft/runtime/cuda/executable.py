@@ -76,6 +76,10 @@ class GpuContext:
         """Bytes that are allocated and that the next program can reuse."""
         return self._arena.nbytes + self._workspace.nbytes
 
+    def release(self) -> None:
+        """Free the arena and the workspace; the next run of each program allocates what it needs."""
+        self._arena, self._workspace = GrowingBuffer(self.gpu), GrowingBuffer(self.gpu)
+
     def check(self) -> None:
         """Raise the errors that programs met; the GPU must have finished their work."""
         self.communicators.check()
