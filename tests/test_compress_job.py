@@ -1,6 +1,7 @@
 """weft compress: the result is a run like any other, the original stays as it is, resuming is exact, and targets are met or answered."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,16 @@ def test_targets_that_cannot_be_reached_are_answered_with_the_nearest_point(runs
         match=r"error=\+0% cannot be reached: the nearest point found has \+[0-9.]+ points of error and is [0-9.]+ times smaller",
     ):
         compress(settings(runs, target="error=+0%", name="hopeless", bits=1, epochs=1, rate=1e-9, share_rate=1e-9))
+
+
+def test_a_point_that_loses_more_than_the_tolerance_is_kept_with_a_warning(runs: Path) -> None:
+    events: list[Event] = []
+    compress(settings(runs, method="prune", density="0.00001", epochs=1, name="empty"), events.append)
+    (warning,) = [event["text"] for event in events if event.type == "log" and event["level"] == "warning"]
+    assert re.match(
+        r"no point has an error of at most [0-9.]+ %, as tolerance=[0-9.]+ asks: this is the one with the least\.",
+        warning,
+    )
 
 
 def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:

@@ -185,6 +185,12 @@ class Compression:
             f"kept: point {chosen['number']}, {chosen['ratio']:.1f}x smaller, error {100 * chosen['error']:.2f} % "
             f"(original {100 * self.first['error']:.2f} %), {counted(chosen['bytes'], 'byte')} in {path / PACKED}"
         )
+        if chosen["error"] > (allowed := allowed_error(self.state)):
+            self.recorder.log(
+                f"no point has an error of at most {100 * allowed:.2f} %, as tolerance={self.settings['tolerance']:g} asks: this is the one with the "
+                "least. Keep more (density=, bits=), or train longer (epochs=).",
+                "warning",
+            )
         self.recorder.send(
             "result", why=ENDED, best=self._best_epoch(), folder=str(path), split=split, examples=len(examples), **found.numbers,
             classes=found.classes, task=self.job.kind,
