@@ -165,7 +165,7 @@ format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) $(AUDIT_VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
+	rm -rf $(VENV) $(AUDIT_VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)

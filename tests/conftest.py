@@ -5,9 +5,7 @@
 """
 
 import gc
-import hashlib
 import os
-import shutil
 import signal
 import tempfile
 from collections import Counter
@@ -25,31 +23,12 @@ from sampling import is_left_out, is_optimized, is_threaded, left_out, mode, som
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
 collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/
-
-
-def _cache_of_these_sources() -> Path:
-    """A folder for compiled code that later runs find again, until one of the sources changes that code is made by."""
-    sources = hashlib.blake2b(digest_size=8)
-    for package in CODE_IS_MADE_BY:
-        for path in sorted((REPOSITORY / "weft" / package).rglob("*.py")):
-            sources.update(path.read_bytes())
-    folder = REPOSITORY / ".test-cache" / sources.hexdigest()
-    for old in folder.parent.glob("*"):
-        if old != folder:
-            shutil.rmtree(old, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-# Compiled code of one run is kept for that run only: nothing of an older compiler is tested, and the user's folder stays clean.
-# The inner loop, where every second counts, finds that of the last run again.
-if mode() == "fast":
-    os.environ.setdefault("WEFT_CACHE", str(_cache_of_these_sources()))
-else:
-    _CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
-    os.environ.setdefault("WEFT_CACHE", _CACHE.name)
+# Two folders of compiled code: one for this run, and one that later runs find again, in other checkouts, too. Keys hold the sources that
+# code was made by (weft/compiler/store.py). Names in the environment are for the processes that this one starts.
+_RUN_CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
+_CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+RUN_CACHE = os.environ.setdefault("WEFT_TEST_RUN_CACHE", _RUN_CACHE.name)
+PERSISTENT_CACHE = os.environ.setdefault("WEFT_CACHE", str(_CACHES / "weft-tests"))
 
 # Kernels for GPUs run under Triton's interpreter. It asks once, when it is imported, and whoever imports it first is not known.
 # The tests in gpu/ run them for real, in a process of their own.
@@ -155,17 +134,24 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     """Set how programs are compiled and run before the first fixture of a test, in this process and in those that it starts."""
-    if is_optimized(item.path):
-        return (yield)
     from weft.knobs import knobs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WEFT_OPTIMIZE", "0")
-        patch.setattr(knobs, "optimize", 0)
-        if not is_threaded(item.path):
-            patch.setenv("WEFT_THREADS", "1")
-            patch.setattr(knobs, "threads", 1)
+        for name, value in compile_settings(item.path).items():
+            patch.setenv(f"WEFT_{name.upper()}", str(value))
+            patch.setattr(knobs, name, value)
         return (yield)
+
+
+def compile_settings(path: Path) -> dict[str, Any]:
+    """The settings of the tests of a file. Those of the compiler compile everything, unless every second counts."""
+    if is_optimized(path):
+        settings: dict[str, Any] = {}
+    elif is_threaded(path):
+        settings = {"optimize": 0}
+    else:
+        return {"cache": PERSISTENT_CACHE, "optimize": 0, "threads": 1}
+    return settings | {"cache": PERSISTENT_CACHE if mode() == "fast" else RUN_CACHE}
 
 
 def checks_line() -> str | None:

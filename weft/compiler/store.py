@@ -1,4 +1,4 @@
-"""The store of compiled code. Its keys hold the compiler's own sources and what the backend says its code depends on.
+"""The store of compiled code. Its keys hold the sources that code is made by and what the backend says its code depends on.
 
 Code comes from the cache on disk, or from a `CodeBundle`: compiled code that came with a saved program and is used while that program
 lives. `recording` collects the code that programs use, which makes such a bundle.
@@ -16,8 +16,10 @@ from pathlib import Path
 
 from ..knobs import knobs
 from .disk_cache import ObjectCache, default_folder, digest
+from .thresholds import thresholds
 
-_COMPILER = Path(__file__).parent
+_WEFT = Path(__file__).resolve().parents[1]
+_SOURCES = ("compiler", "graph", "ops")  # ops: their decompositions, and what constants are folded with
 _bundles: weakref.WeakSet[CodeBundle] = weakref.WeakSet()
 _record: ContextVar[dict[str, bytes] | None] = ContextVar("record of compiled code", default=None)
 
@@ -43,12 +45,17 @@ def cache_folder() -> Path | None:
     return Path(knobs.cache) if knobs.cache else default_folder()
 
 
-@functools.cache
 def compiler_version() -> str:
-    """A digest of the compiler's sources."""
+    """What turns a graph into code: a digest of the sources, and the thresholds that a test has changed."""
+    return f"{_sources_digest()} {thresholds.changed()}"
+
+
+@functools.cache
+def _sources_digest() -> str:
     sources = hashlib.blake2b(digest_size=16)
-    for path in sorted(_COMPILER.rglob("*.py")):
-        sources.update(path.read_bytes())
+    for package in _SOURCES:
+        for path in sorted((_WEFT / package).rglob("*.py")):
+            sources.update(path.read_bytes())
     return sources.hexdigest()
 
 

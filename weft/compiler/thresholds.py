@@ -1,8 +1,8 @@
 """The sizes at which the compiler switches between two strategies, in one table, so that tests can lower them and small shapes cover
 every path.
 
-`thresholds.unrolled_taps` is the current value; `with thresholds.set(unrolled_taps=0): ...` changes it for a test, with the object
-cache off, because cache keys do not include thresholds. The constants of cost models are beside those.
+`thresholds.unrolled_taps` is the current value; `with thresholds.set(unrolled_taps=0): ...` changes it for a test. Keys of compiled code
+hold the changed ones. The constants of cost models are beside those.
 """
 
 from __future__ import annotations
