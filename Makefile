@@ -3,10 +3,10 @@
 #
 #   make test     lint and format, then the tests with the type checker beside them. The expensive sweeps (ops x dtypes x shapes on
 #                 CPU and GPU kernels, networks of the zoo) are sampled: at least one case of every op, dtype and mode, the rest
-#                 by WEFT_TEST_SEED, which the tests' last line prints. Tests above the compiler compile without LLVM's optimizations
-#                 and run on one thread
+#                 by WEFT_TEST_SEED, which the tests' last line prints. Tests above the compiler compile without LLVM's optimizations,
+#                 run on one thread, and find the compiled code of earlier runs in ~/.cache/weft-tests
 #   make test-all    the same with every case of every sweep, and the studio's accounts on PostgreSQL where it is installed
-#   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
+#   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out, and all compiled code is kept
 #   make check    lint, format and types, without the tests
 #   make demo     trains a network on the digits and writes its report
 #   make studio   trains three networks on the digits and opens the studio on them
@@ -166,6 +166,7 @@ format: $(TEST_TOOLS_INSTALLED)
 
 clean:
 	rm -rf $(VENV) $(AUDIT_VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/weft-tests"
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)

@@ -34,6 +34,8 @@ PERSISTENT_CACHE = os.environ.setdefault("WEFT_CACHE", str(_CACHES / "weft-tests
 # The tests in gpu/ run them for real, in a process of their own.
 if os.environ.get("WEFT_GPU_TESTS_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
+else:
+    PERSISTENT_CACHE = RUN_CACHE  # what was made for simulated GPUs is of no use
 
 # A process that was started in the background may have been told to ignore interrupts: tests of them would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -144,14 +146,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 
 def compile_settings(path: Path) -> dict[str, Any]:
-    """The settings of the tests of a file. Those of the compiler compile everything, unless every second counts."""
+    """The settings of the tests of a file. Those whose subject is compiled code find none of an earlier run, unless every second counts."""
+    compiled_here = RUN_CACHE if mode() != "fast" else PERSISTENT_CACHE
     if is_optimized(path):
-        settings: dict[str, Any] = {}
-    elif is_threaded(path):
-        settings = {"optimize": 0}
-    else:
-        return {"cache": PERSISTENT_CACHE, "optimize": 0, "threads": 1}
-    return settings | {"cache": PERSISTENT_CACHE if mode() == "fast" else RUN_CACHE}
+        return {"cache": compiled_here}
+    if is_threaded(path):
+        return {"cache": compiled_here, "optimize": 0}
+    return {"cache": PERSISTENT_CACHE, "optimize": 0, "threads": 1}
 
 
 def checks_line() -> str | None:

@@ -3,7 +3,7 @@
     make test-all      WEFT_TESTS=all      every case of every sweep
     make test          WEFT_TESTS=sample   sweeps are sampled: some cases of each, and at least one of every class of them
     make test FAST=1   WEFT_TESTS=fast     fewer cases of sweeps, some cases of all other tests with parameters, none of the files in
-                                           SLOW_FILES; compiled code of the last run is used
+                                           SLOW_FILES; compiled code of earlier runs is used everywhere
 
 A sweep is one test for many ops, dtypes, shapes or networks. Either it is marked, with the parameters whose values make a class, or it
 asks `sampled` for its cases, or `some` for a number of random trials:
@@ -13,7 +13,7 @@ asks `sampled` for its cases, or `some` for a number of random trials:
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
 Programs that tests compile are optimized by LLVM in `all`, and in the files of OPTIMIZED. They run on all cores there, and in the files of
-THREADED; on one thread elsewhere.
+THREADED; on one thread elsewhere, where compiled code of earlier runs is used, too.
 
 A test that is marked `slow` takes many seconds and checks once more, in another way, what quicker tests check too: only `all` takes it.
 

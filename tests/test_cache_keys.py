@@ -1,13 +1,16 @@
 """Compiled programs are kept on disk under a key: whatever changes the program must change the key, or an old program would be run."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import weft
+from weft.compiler import store
 from weft.compiler.cpu import engine
+from weft.compiler.thresholds import thresholds
 from weft.graph import Graph
 from weft.options import SETTINGS, CompileOptions
 from weft.runtime import native
@@ -102,3 +105,21 @@ def test_the_key_of_a_gpu_program_has_all_that_it_depends_on(monkeypatch: pytest
 
 def test_every_setting_that_shapes_code_is_tested_here() -> None:
     assert set(CHOICES) == set(SETTINGS)
+
+
+def test_every_key_has_the_sources_that_make_code_and_changed_thresholds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = store.compiler_version()
+    with thresholds.set(unrolled_taps=0):
+        assert store.compiler_version() != plain
+    assert store.compiler_version() == plain
+    monkeypatch.setattr(store, "_WEFT", tmp_path)
+    digests = set()
+    for name in ("compiler/cpu/emit.py", "graph/rewrite.py", "ops/grouped.py"):
+        source = tmp_path / name
+        source.parent.mkdir(parents=True)
+        for text in ("a = 1", "a = 2"):
+            source.write_text(text)
+            digests.add(store._sources_digest.__wrapped__())
+    assert len(digests) == 6
