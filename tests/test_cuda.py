@@ -518,16 +518,16 @@ def test_a_saved_program_brings_its_kernels_along(gpu, monkeypatch, tmp_path):
 
 
 def test_the_measured_memory_of_a_step_has_its_arena(gpu):
-    x = np.ones((512, 16), np.float32)
+    x = np.ones((64, 8), np.float32)
 
     def make():
-        model = nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 4))
+        model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4))
         return weft.jit(lambda x: model(x)), (weft.asarray(x.copy()),)
 
     step, args = make()
     expected = memory_timeline(step, *args)
     assert expected.arena > 0.3 * expected.allocated
-    step(np.ones((1024, 16), np.float32))  # an arena that is large enough is there already
+    step(np.ones((128, 8), np.float32))  # an arena that is large enough is there already
     found = measured_memory(make)
     assert found.how == "bytes in use in the memory pool of cuda"
     assert found.allocated == pytest.approx(expected.allocated, rel=0.05)
