@@ -181,6 +181,15 @@ def test_starts_and_little_work_say_nothing_about_the_rate(trained: ProgramProfi
     assert alone.seconds == pytest.approx(1e3 / 6.144e12 / USUAL + LAUNCH + 2e-6, rel=0.01)
 
 
+def test_the_time_of_one_short_kernel_is_not_the_launch_overhead(trained: ProgramProfile) -> None:
+    """The difference of two measurements may be almost 0; the mean over the steps of a scan is not."""
+    noise = [replace(kernel(10, 4.0, 1.0), seconds=2e-8)] * 2
+    scan = replace(kernel(1e6, 4.0, 1.0), seconds=404e-6, starts=100)
+    start = StartCost.of([made_up(trained, *noise, scan)])
+    assert start.launch == pytest.approx(4e-6, rel=0.02)
+    assert start.fill == 0.0, "the median kernel is shorter than a launch"
+
+
 def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile) -> None:
     found = made_up(trained, kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.5))
     single, half = (project(found, machine("tegra-x1"), format) for format in (None, "float16"))

@@ -22,6 +22,8 @@ Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so p
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +40,7 @@ NOTE = "kernels that take longer to start than to run"
 FEW = 8  # launch overheads: longer kernels have significant work
 LONGEST = 5e-5  # maximum seconds of a launch: a longer kernel is slow for other reasons
 LITTLE = 0.25  # fraction of a kernel's time: if its roofline time is less, the rest is launch overhead
+SHORTEST = 0.1  # fraction of the launches that takes no longer than the launch overhead
 SIZES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
 
@@ -116,16 +119,19 @@ class StartCost:
 
     @classmethod
     def of(cls, profiles: Sequence[ProgramProfile]) -> StartCost:
-        """Estimated from launch-bound kernels: the launch overhead is that of the shortest, the fill time is the difference to the median."""
-        little = [
-            (kernel.seconds - _least(found, kernel)) / kernel.starts
+        """Estimated from launch-bound kernels: the launch overhead is that of the shortest tenth of all launches, the fill time is the difference to
+        the median kernel. The time of a single launch, a difference of two measurements, may be anything down to 0; that of a loop is a mean."""
+        little = sorted(
+            ((kernel.seconds - _least(found, kernel)) / kernel.starts, kernel.starts)
             for found in profiles
             for kernel in found.kernels
             if kernel.starts and _least(found, kernel) < LITTLE * kernel.seconds < LITTLE * LONGEST * kernel.starts
-        ]
+        )
         if not little:
             return cls(0.0, 0.0)
-        return cls(min(little), statistics.median(little) - min(little))
+        launches = list(itertools.accumulate(starts for _, starts in little))
+        launch = little[bisect.bisect_left(launches, SHORTEST * launches[-1])][0]
+        return cls(launch, max(0.0, statistics.median(seconds for seconds, _ in little) - launch))
 
     def seconds(self, kernel: KernelProfile) -> float:
         return kernel.starts * self.launch + self.fill
