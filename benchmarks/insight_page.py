@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.energy import Fit, Measured, PowerFit, fit, fit_power
-from benchmarks.insight_projection import projected_errors
+from benchmarks.insight_projection import Profiles, ProjectionError, projected_errors
 from weft.insight import ProgramProfile, profile_from_json, throughput_svg
 from weft.insight.profile_text import amount, duration
 from weft.insight.roofline_plot import roofline_svg
@@ -41,6 +41,8 @@ NETWORKS = {
     "char_lstm": "LSTM",
     "gpt": "GPT",
 }
+# The projections between four machines compare the programs of one version of weft: that of the day on which Cascade Lake was measured.
+ONE_VERSION = RESULTS / "projections-2026-11-17.json"
 DRAWN = ("cascadelake-2-threads", "emeraldrapids-16-threads", "h200")  # in pictures
 MARK = re.compile(r"(<!-- table (\w+)[^>]*-->\n).*?(<!-- end of table -->)", re.DOTALL)
 MISSING = "–"
@@ -68,6 +70,25 @@ def part(machine: str, network: str, name: str) -> Any:
 def profile_of(machine: str, network: str) -> ProgramProfile | None:
     found = part(machine, network, "profile")
     return None if found is None else profile_from_json(found)
+
+
+def newer_profiles() -> Profiles:
+    """The machines that were measured after Cascade Lake, by name and network."""
+    older = measured("cascadelake-2-threads")["date"]
+    names = [name for name in machines() if measured(name)["date"] > older]
+    return {name: {network: one for network in NETWORKS if (one := profile_of(name, network))} for name in names}
+
+
+@cache
+def profiles_of_one_version() -> Profiles:
+    """All machines with the version of weft that Cascade Lake was measured with."""
+    older = json.loads(ONE_VERSION.read_text(encoding="utf-8"))
+    name = "cascadelake-2-threads"
+    here = {network: one for network in NETWORKS if (one := profile_of(name, network))}
+    return {name: here} | {
+        machine: {network: profile_from_json(one["profile"]) for network, one in found["networks"].items()}
+        for machine, found in older.items()
+    }
 
 
 def rows_of(machine: str, network: str, what: str) -> dict[int, ThroughputRow]:
@@ -275,10 +296,13 @@ def memory_table() -> str:
     return markdown(rows, left=2)
 
 
-def projection_table() -> str:
+def errors_of(profiles: Profiles) -> list[ProjectionError]:
+    return projected_errors(profiles, {name: measured(name)["kind"] for name in profiles})
+
+
+def projection_table(profiles: Profiles) -> str:
     """Projected over measured time, from each machine to each other one."""
-    profiles = {name: {n: one for n in NETWORKS if (one := profile_of(name, n)) is not None} for name in machines()}
-    errors = projected_errors(profiles, {name: measured(name)["kind"] for name in machines()})
+    errors = errors_of(profiles)
     rows = [["from", "to", *NETWORKS.values(), "within 25 %"]]
     for source, target in dict.fromkeys((one.source, one.target) for one in errors):
         own = {one.network: one.error for one in errors if (one.source, one.target) == (source, target)}
@@ -299,7 +323,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "overhead": overhead_table,
     "energy": energy_table,
     "memory": memory_table,
-    "projections": projection_table,
+    "projections": lambda: projection_table(profiles_of_one_version()),
+    "newer": lambda: projection_table(newer_profiles()),
 }  # fmt: skip
 
 

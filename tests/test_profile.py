@@ -14,8 +14,9 @@ from weft.errors import Scope, UserError
 from weft.insight import Figure, ProgramProfile, machine, measured_machine, profile, project, side_by_side
 from weft.insight.bounds import bound_of
 from weft.insight.layer_profile import KernelProfile
-from weft.insight.projection import USUAL, StartCost, parse_machines
+from weft.insight.projection import USUAL, parse_machines
 from weft.insight.side_by_side import check_machines, machine_text
+from weft.insight.start_cost import StartCost
 from weft.knobs import knobs
 from weft.runtime import profile as runtime_profile
 
@@ -188,6 +189,28 @@ def test_the_time_of_one_short_kernel_is_not_the_launch_overhead(trained: Progra
     start = StartCost.of([made_up(trained, *noise, scan)])
     assert start.launch == pytest.approx(4e-6, rel=0.02)
     assert start.fill == 0.0, "the median kernel is shorter than a launch"
+
+
+def test_two_kernels_in_a_row_share_their_launch_overheads(trained: ProgramProfile) -> None:
+    """A kernel starts while the one before still runs: how their time divides depends on how it is measured, its sum does not."""
+    apart, overlapping = (
+        made_up(trained, *(replace(kernel(10, 4.0, 1.0), seconds=seconds) for seconds in times))
+        for times in ((3e-6, 5e-6), (1e-6, 7e-6))
+    )
+    for found in (apart, overlapping):
+        assert StartCost.of([found]).launch == pytest.approx(4e-6, rel=1e-3)
+    alone = made_up(trained, replace(kernel(10, 4.0, 1.0), seconds=3e-6))
+    assert StartCost.of([alone]).launch == pytest.approx(3e-6, rel=1e-3)
+
+
+def test_algorithms_of_fewer_operations_do_not_carry_over_to_machines_without_them(trained: ProgramProfile) -> None:
+    winograd = replace(kernel(1e12, 1e6, 1.5), name="conv 3x3 8->8 WINOGRAD, packed once")
+    direct = replace(kernel(1e12, 1e6, 0.5), name="conv 3x3 8->8 IMPLICIT_GEMM")
+    here = made_up(trained, winograd, direct)
+    without = measured_machine("direct", made_up(trained, direct, kernel(1e12, 1e6, 0.5)))
+    assert [one.roof for one in project(here, without).kernels] == pytest.approx([0.5, 0.5])
+    for found in (here, made_up(trained, kernel(1e12, 1e6, 0.5))):  # has them; no convolution says that it has not
+        assert [one.roof for one in project(here, measured_machine("has", found)).kernels] == pytest.approx([1.5, 0.5])
 
 
 def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile) -> None:

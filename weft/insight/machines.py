@@ -85,6 +85,7 @@ class DescribedMachine:
     fill_time: Figure | None = (
         None  # seconds that a kernel takes to fill all units and to wait for the last one, besides its work
     )
+    fast_convolutions: bool = True  # whether convolutions may take fewer operations than counted (Winograd, FFT)
 
     def peak_for(self, format: str) -> Figure:
         """The peak rate in a format; if the machine does not support it, that of the wider format it is computed in.

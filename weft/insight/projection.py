@@ -13,8 +13,9 @@ time that a kernel takes to give all units work and to wait for the last one. Th
 
 - A kernel bound by launch overhead here says nothing about the machine: it gets the efficiency of the rest of the program, or `USUAL`
   where all kernels are like that.
-- Exceeding the compute roof by fewer operations (Winograd) carries over. Exceeding the memory roof, from a cache, carries over only if
-  the working set fits into the cache of the other machine.
+- Exceeding the compute roof by fewer operations (Winograd, FFT) carries over, unless the programs measured on the other machine have no
+  such convolution: then the kernel gets the efficiency of the rest of the program. Exceeding the memory roof, from a cache, carries over
+  only if the working set fits into the cache of the other machine.
 - A kernel in a format that the other machine does not support runs in the wider one that it does.
 
 Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so projections are optimistic by about as much.
@@ -22,26 +23,22 @@ Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so p
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import statistics
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from ..records import dataclass
 from .layer_profile import KernelProfile, LayerProfile, summed
-from .machines import WIDER, DescribedMachine
+from .machines import DescribedMachine
 from .profile import ProgramProfile
+from .start_cost import LITTLE, SIZES, StartCost, format_of, roof_seconds
 from .table_reader import Figure
 
 USUAL = 0.75  # fraction of the roof: the default efficiency of a program
 NOTE = "kernels that take longer to start than to run"
 FEW = 8  # launch overheads: longer kernels have significant work
-LONGEST = 5e-5  # maximum seconds of a launch: a longer kernel is slow for other reasons
-LITTLE = 0.25  # fraction of a kernel's time: if its roofline time is less, the rest is launch overhead
-SHORTEST = 0.1  # fraction of the launches that takes no longer than the launch overhead
-SIZES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+FAST_CONVOLUTION = re.compile(r"\b(WINOGRAD|FFT)")  # algorithms that need fewer operations than a kernel's name implies
 
 
 @dataclass(frozen=True)
@@ -106,62 +103,45 @@ def measured_machine(
     peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds}
     start = StartCost.of(every)
     launch, fill = (Figure(one, how, NOTE) if one else None for one in (start.launch, start.fill))
-    bandwidth = Figure(roof.bandwidth, how)
-    return DescribedMachine(name, every[0].where, kind, bandwidth, peak, launch_overhead=launch, fill_time=fill)
-
-
-@dataclass(frozen=True)
-class StartCost:
-    """The overheads of kernels on a machine, besides their work."""
-
-    launch: float  # seconds of each launch
-    fill: float  # seconds of each kernel
-
-    @classmethod
-    def of(cls, profiles: Sequence[ProgramProfile]) -> StartCost:
-        """Estimated from launch-bound kernels: the launch overhead is that of the shortest tenth of all launches, the fill time is the difference to
-        the median kernel. The time of a single launch, a difference of two measurements, may be anything down to 0; that of a loop is a mean."""
-        little = sorted(
-            ((kernel.seconds - _least(found, kernel)) / kernel.starts, kernel.starts)
-            for found in profiles
-            for kernel in found.kernels
-            if kernel.starts and _least(found, kernel) < LITTLE * kernel.seconds < LITTLE * LONGEST * kernel.starts
-        )
-        if not little:
-            return cls(0.0, 0.0)
-        launches = list(itertools.accumulate(starts for _, starts in little))
-        launch = little[bisect.bisect_left(launches, SHORTEST * launches[-1])][0]
-        return cls(launch, max(0.0, statistics.median(seconds for seconds, _ in little) - launch))
-
-    def seconds(self, kernel: KernelProfile) -> float:
-        return kernel.starts * self.launch + self.fill
-
-
-def _least(found: ProgramProfile, kernel: KernelProfile) -> float:
-    """The roofline time here, by the same formula as there. (`kernel.least` adds up phases that run in sequence.)"""
-    return found.explanation.roof.seconds(kernel.flops, kernel.nbytes, itemsize=SIZES[format_of(kernel)])
+    convolutions = [kernel for one in every for kernel in one.kernels if kernel.name.startswith("conv")]
+    return DescribedMachine(
+        name,
+        every[0].where,
+        kind,
+        Figure(roof.bandwidth, how),
+        peak,
+        launch_overhead=launch,
+        fill_time=fill,
+        fast_convolutions=not convolutions or any(map(_is_fast_convolution, convolutions)),
+    )
 
 
 def _is_start(found: ProgramProfile, kernel: KernelProfile, start: StartCost) -> bool:
     """Whether a kernel is dominated by overhead (launch, and too little work to fill the machine), so that its time does not show its rate."""
     beside = start.seconds(kernel)
-    few = _least(found, kernel) < LITTLE * kernel.seconds and kernel.seconds < FEW * beside
+    few = roof_seconds(found, kernel) < LITTLE * kernel.seconds and kernel.seconds < FEW * beside
     return few or beside > 0.5 * kernel.seconds
 
 
 def _typical_efficiency(found: ProgramProfile, start: StartCost) -> float:
-    """The mean efficiency of all kernels that are not launch-bound."""
-    kernels = [k for k in found.kernels if _least(found, k) and not _is_start(found, k, start)]
+    """The mean efficiency of all kernels that are not launch-bound and perform the operations that are counted."""
+    kernels = [
+        k
+        for k in found.kernels
+        if roof_seconds(found, k) and not _is_start(found, k, start) and not _is_fast_convolution(k)
+    ]
     seconds = sum(k.seconds - start.seconds(k) for k in kernels)
-    return sum(_least(found, k) for k in kernels) / seconds if seconds else USUAL
+    return sum(roof_seconds(found, k) for k in kernels) / seconds if seconds else USUAL
 
 
 def _projected(
     found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, format: str | None, typical: float, start: StartCost
 ) -> tuple[KernelProfile, str]:  # fmt: skip
-    least = _least(found, kernel)
-    is_start = _is_start(found, kernel, start) or not least
-    efficiency = typical if is_start else least / (kernel.seconds - start.seconds(kernel))
+    least = roof_seconds(found, kernel)
+    says_nothing = (
+        not least or _is_start(found, kernel, start) or (_is_fast_convolution(kernel) and not machine.fast_convolutions)
+    )
+    efficiency = typical if says_nothing else least / (kernel.seconds - start.seconds(kernel))
     own = format_of(kernel)
     wanted = format if format is not None and own.startswith("float") else own
     nbytes = kernel.nbytes * SIZES[wanted] / SIZES[own]
@@ -180,9 +160,8 @@ def _projected(
     return replace(kernel, seconds=seconds, least=max(compute, memory), nbytes=nbytes), bound
 
 
-def format_of(kernel: KernelProfile) -> str:
-    """The format of a kernel in terms of machines: integers other than int8 count as float32, which is as wide."""
-    return kernel.format if kernel.format in WIDER else "float32"
+def _is_fast_convolution(kernel: KernelProfile) -> bool:
+    return FAST_CONVOLUTION.search(kernel.name) is not None
 
 
 def parse_machines(text: str) -> Sequence[tuple[str, str | None]]:
