@@ -74,7 +74,7 @@ def test_without_workers_loading_and_computing_take_turns():
 def test_text_and_json_say_the_same():
     one = found()
     text, known = str(one), json.loads(one.to_json())
-    assert text.startswith("Data limits: decode. The step waits for data 71% of the time.")
+    assert text.startswith("Bottleneck: data loading (decode). The step waits for data 71% of the time.")
     assert "loader alone, workers=8" in text
     assert (known["limit"], known["workers_needed"], known["loader"]["1"]) == ("decode", 4, 7.0)
     assert [stage["name"] for stage in known["stages"]] == ["read", "decode", "copy", "augment", "compute"]

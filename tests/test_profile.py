@@ -80,7 +80,7 @@ def test_threads_that_wait_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_text_names_the_overhead_of_the_clock_and_what_is_modelled(trained: ProgramProfile) -> None:
     text = str(trained)
-    assert "longer than one without" in text
+    assert "longer than others" in text
     assert "energy: modelled" in text
     assert "phases: forward" in text
 
@@ -90,7 +90,7 @@ def test_time_outside_of_kernels_is_told(trained: ProgramProfile) -> None:
     whole = sum(kernel.seconds for kernel in trained.kernels)
     for plain, is_told in ((whole / 0.9, False), (whole / 0.5, True)):
         text = str(replace(trained, explanation=replace(trained.explanation, plain=plain)))
-        assert ("in the rest threads wait for a core" in text) is is_told
+        assert ("the rest of the time threads wait for a core" in text) is is_told
 
 
 def test_the_same_layers_in_two_networks_keep_their_names() -> None:

@@ -24,7 +24,7 @@ from weft.jobs.queue.kinds import PROFILE
 from weft.studio.library.profile_choice import Compared, ProfileChoice, Shelf
 from weft.studio.library.profiles import ProfiledThing
 from weft.studio.ui.energy_view import energy_bars, layer_energies, moved_text
-from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec, timeline_ticks
+from weft.studio.ui.profile_view import advice, costs, figures, layer_rows, roofline_spec, timeline_ticks, which
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 PATH = "/api/v1/runs/classify/base/profiles"
@@ -125,6 +125,18 @@ def test_figures_say_what_changed_and_what_is_modelled():
     assert figures(Compared(record(what="train")))[0].title == "Samples/s"
 
 
+def test_a_profile_that_was_measured_in_another_way_is_not_called_before():
+    earlier, gpu, training = record(batch=8), record("cuda:0"), record(what="train")
+    assert which(Compared(record(), record())) == ("before", "after")
+    assert which(Compared(record(), earlier)) == ("at batch 8", "this one")
+    assert which(Compared(record(), gpu)) == ("on GPU 0", "this one")
+    assert which(Compared(record(), training)) == ("in training", "this one")
+    pair = Compared(record(), earlier)
+    assert not any("before" in tile.context for tile in figures(pair))
+    assert figures(pair)[1].context == "4.00 ms at batch 8"
+    assert roofline_spec([pair], None)["series"][0]["names"] == ["at batch 8", "this one"]
+
+
 def test_layers_are_matched_by_name_and_sorted():
     after = record(scale=0.5)
     pair = Compared(replace(after, layers=(*after.layers[:2], layer("quantize", 3))), record())
@@ -179,6 +191,10 @@ def test_the_choice_follows_devices_and_knows_what_is_before_and_after():
     choice.set_device("cpu")
     choice.compare_with("0:p2")
     assert (choice.pair.before.made, choice.pair.after.made) == (1, 3)
+    choice.show("p2")
+    choice.compare_with("0:p0")
+    assert (choice.pair.before.made, choice.pair.after.made) == (3, 1), "another batch is neither before nor after"
+    choice.show("p0")
     choice.set("batch", 8)
     assert choice.record.batch == 8
     choice.compare_with("1:")
@@ -272,6 +288,7 @@ def test_the_tab_shows_compares_selects_and_measures(server: LocalStudio, browse
     page.wait_for_selector(".pbody canvas")
     page.select_option(".pwith select", "1:")
     page.wait_for_selector(".metric em:has-text('250 before, 2 times as fast')")
+    assert "Time before, ms" in page.locator(".players thead").text_content()
     assert page.locator(".players th").first.text_content() == "Layer"
     page.get_by_role("button", name="conv2 Conv2d").click()
     page.wait_for_selector(".costs button.on:has-text('conv2')")

@@ -31,7 +31,7 @@ def bound_of(
 ) -> Bound:
     """What limits a kernel, given its time, operations, bytes, roofline time, and the fraction of time in which its threads wait."""
     if seconds < SHORT and least < FAR * seconds:
-        return Bound("launch", "A larger batch, or fewer and larger layers: starting it takes longer than its work.")
+        return Bound("launch", "A larger batch, or fewer and larger layers: launching it takes longer than its work.")
     if waiting > IDLE and least < FAR * seconds:
         return Bound(
             "waiting",

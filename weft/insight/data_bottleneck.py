@@ -116,8 +116,10 @@ class DataBottleneck:
         return "\n\n".join([self._verdict(), self._parts(), self._stages(), *self.notes])
 
     def _verdict(self) -> str:
-        who = {"data": "Data limits", "step": "The step limits", "cores": "The cores limit"}[self.verdict]
-        return f"{who}: {self.limit}. The step waits for data {self.waiting:.0%} of the time. {self.advice()}"
+        where = {"data": "data loading", "step": "the step", "cores": "the cores, which loader and step share"}[
+            self.verdict
+        ]
+        return f"Bottleneck: {where} ({self.limit}). The step waits for data {self.waiting:.0%} of the time. {self.advice()}"
 
     def _parts(self) -> str:
         rows = [["measured", "a batch", "examples/s"]]

@@ -166,9 +166,9 @@ class EnergyComparison:
         return table(lines, left=1)
 
     def _notes(self) -> str:
-        cache = f"{amount(self.cache_bytes)}B" if self.cache_bytes else "none that is known"
+        cache = f"{amount(self.cache_bytes)}B" if self.cache_bytes else "unknown"
         lines = [
-            f"energy: modelled, arithmetic and data movement in a {self.node_nm:g} nm process; last cache: {cache}"
+            f"energy: modelled, arithmetic and data movement in a {self.node_nm:g} nm process; last-level cache: {cache}"
         ]
         return "\n".join([*lines, *(f"{form.name}: {form.note}" for form in self.forms if form.note), *self.left_out])
 

@@ -107,7 +107,7 @@ def _counted(counter: EnergyCounter, device: Device, found: EnergyReading) -> It
         return
     found.joules = counter.joules(before, after) - (found.idle_watts or 0.0) * found.seconds
     if found.seconds < SHORTEST:
-        found.note = f"{found.seconds:.2g} s are short for a counter"
+        found.note = f"{found.seconds:.2g} s is too short for an energy counter"
 
 
 def _asked(counter: EnergyCounter, found: EnergyReading) -> tuple[int, ...] | None:
@@ -153,7 +153,7 @@ class NvmlCounter:
             self._gpu = self._nvml.nvmlDeviceGetHandleByPciBusId(bus)
         except self._nvml.NVMLError as error:
             self.close()
-            raise CounterError(f"the management library does not know the GPU at {bus}: {error}") from None
+            raise CounterError(f"NVML has no GPU at {bus}: {error}") from None
 
     def read(self) -> tuple[int, ...]:
         try:

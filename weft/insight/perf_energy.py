@@ -33,7 +33,7 @@ def open_perf_event(kind: int, event: int, cpu: int, pid: int = -1) -> int:
     """
     number = _SYSCALLS.get(platform.machine().lower())
     if number is None or platform.system() != "Linux":
-        raise OSError(errno.ENOSYS, f"perf is not known on {platform.system()} {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"perf is not supported on {platform.system()} {platform.machine()}")
     attributes = struct.pack("=IIQ", kind, _ATTR_SIZE, event).ljust(_ATTR_SIZE, b"\0")
     library = ctypes.CDLL(None, use_errno=True)
     found = int(library.syscall(number, attributes, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(_CLOSE_ON_EXEC)))  # fmt: skip
@@ -69,7 +69,7 @@ class PerfCounter:
             raise CounterError(f"perf cannot open the energy counters: {error.strerror}{more}") from None
         except ValueError as error:
             self.close()
-            raise CounterError(f"the power PMU {folder} cannot be understood: {error}") from None
+            raise CounterError(f"the power PMU {folder} has an unknown format: {error}") from None
 
     def read(self) -> tuple[int, ...]:
         try:

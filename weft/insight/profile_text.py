@@ -1,4 +1,4 @@
-"""A profile as text: the layers, the phases, the kernels that lose most time, and how it was measured."""
+"""A profile as text: the layers, the phases, the kernels furthest from the roof, and how it was measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..explain import Explanation
+from ..report.text_format import counted
 from .bounds import Bound
 from .layer_profile import KernelProfile, LayerProfile
 
@@ -47,10 +48,10 @@ def profile_text(found: PrintableProfile, layers: int = LAYERS, worst: int = WOR
 
 
 def _head(found: PrintableProfile) -> str:
-    total, loss = found.total, 1.0 - found.total.least / max(found.total.seconds, 1e-12)
+    total = found.total
     return (
         f"{duration(found.seconds)} a call on {found.where}: {amount(total.flops)}FLOP ({amount(total.flops / found.seconds)}FLOP/s), "
-        f"{amount(total.nbytes)}B moved ({amount(total.nbytes / found.seconds)}B/s), {max(loss, 0):.0%} of the time above the roof"
+        f"{amount(total.nbytes)}B moved ({amount(total.nbytes / found.seconds)}B/s), {total.roof:.0%} of the roof"
     )
 
 
@@ -114,7 +115,7 @@ def _worst(found: PrintableProfile, most: int) -> str:
     kernels = [k for k in found.worst(most) if k.seconds > k.least]
     if not kernels:
         return ""
-    rows = [["kernels that lose most time", "lost", "roof", "bound by", "what would help"]]
+    rows = [["kernels furthest from the roof", "lost", "roof", "bound by", "what would help"]]
     for kernel in kernels:
         bound = found.bound(kernel)
         rows.append(
@@ -127,19 +128,21 @@ def _notes(found: PrintableProfile) -> str:
     explanation = found.explanation
     lines = [f"roof: {explanation.roof}"]
     if explanation.prepared:
-        lines.append(f"constants: what prepares them runs once and is not counted ({explanation.prepared} kernels)")
+        lines.append(
+            f"constants: {counted(explanation.prepared, 'kernel')} that run once to prepare constants are not included"
+        )
     if explanation.overhead is not None:
         lines.append(
-            f"clock: the kernels are timed inside the program, medians of {explanation.runs} runs; a run with the clock takes "
-            f"{max(explanation.overhead, 0):.1%} longer than one without"
+            f"timing: kernels are timed inside the program, medians of {explanation.runs} runs; timed runs take "
+            f"{max(explanation.overhead, 0):.1%} longer than others"
         )
     if found.total.seconds < (1 - UNEXPLAINED) * found.seconds:
         lines.append(
-            f"waiting: the kernels take {duration(found.total.seconds)} of the {duration(found.seconds)} of a call; in the rest threads wait for a core, which other "
-            "programs may hold"
+            f"waiting: kernels take {duration(found.total.seconds)} of the {duration(found.seconds)} of a call; the rest of the time threads wait for a core "
+            "(other programs are running)"
         )
     lines.append(
-        f"memory: {amount(explanation.memory.needed)}B live at the worst moment, beside {amount(explanation.memory.inputs)}B of inputs and parameters"
+        f"memory: peak of {amount(explanation.memory.needed)}B, plus {amount(explanation.memory.inputs)}B of inputs and parameters"
     )
     lines.append(
         f"energy: modelled, arithmetic and data movement in a {found.node_nm:g} nm process (see weft.insight.energy)"

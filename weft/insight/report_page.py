@@ -152,11 +152,11 @@ def _memory(found: ProfileRecord) -> str:
     for place, label in areas.notes:
         parts.append(f'<text x="{left + wide * place:.1f}" y="14" text-anchor="middle">{escape(label)}</text>')
     keys = "".join(f'<i class="key" style="background:{c}"></i>{name}' for name, c in zip(NAMES, colours, strict=True))
-    label = f"Memory through one call, {amount(memory.peak)}B at the worst moment"
+    label = f"Memory through one call, {amount(memory.peak)}B at the peak"
     picture = (
         f'<svg class="memory" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )
-    return f'<p><b>{amount(memory.peak)}B</b> at the worst moment, {amount(memory.weights)}B of them weights. {keys}</p><div class="card wide">{picture}</div>'
+    return f'<p><b>{amount(memory.peak)}B</b> at the peak, of which {amount(memory.weights)}B are weights. {keys}</p><div class="card wide">{picture}</div>'
 
 
 def _worst(found: ProfileRecord) -> str:

@@ -66,7 +66,7 @@ def throughput(
                     break
                 rows.append(run.row(function, args, batch))
         except RunError as error:
-            notes.append(f"{run.device.name}: {error.message} The rows that were measured before are shown")
+            notes.append(f"{run.device.name}: {error.message} Smaller batches are shown")
     return ThroughputTable(tuple(rows), (*dict.fromkeys(run.notes), *notes), examples)
 
 
@@ -97,10 +97,10 @@ class _DeviceRun:
         self.idle = idle_power(device) if subtract_idle else None
         if self.described is None:
             self.notes.append(
-                f"{device.name}: price and power limit are not known; a table of machines that has them: machines=FILE.yaml"
+                f"{device.name}: price and power limit are unknown; add the machine to a table of machines and pass it as machines=FILE.yaml"
             )
         else:
-            self.notes.append(f"{device.name}: price and power limit are those of {self.described.title}")
+            self.notes.append(f"{device.name}: price and power limit of {self.described.title}")
 
     def row(self, function: Jit[Any], args: tuple[Any, ...], batch: int) -> ThroughputRow:
         for _ in range(WARM):
@@ -109,7 +109,7 @@ class _DeviceRun:
         times = self._single(function, args)
         rate, joules, how = self._in_a_row(function, args, sum(times) / len(times))
         if len(times) < 100:
-            self.notes.append("p99 of fewer than 100 calls is their longest")
+            self.notes.append("with fewer than 100 calls, p99 is the longest of them")
         row = ThroughputRow(
             self.device.name, self.what, batch, len(times), *percentiles(times), batch * rate, joules / batch, how
         )

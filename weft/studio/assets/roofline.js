@@ -112,6 +112,6 @@ function tooltip(data, spec, compare) {
   const { layer, device } = data, of = spec.series.find((one) => one.name === device);
   const row = (ring, name, dot) => dot ? `<div style="display:flex;gap:8px;align-items:center"><i style="width:8px;height:8px;border-radius:50%;box-sizing:border-box;${ring ? `border:2px solid ${css(of.colour)}` : `background:${css(of.colour)}`}"></i>${name}<b style="margin-left:auto;padding-left:16px">${three(dot.ms)} ms · ${Math.round(100 * dot.roof)} % of roof</b></div>` : "";
   const find = (list) => list.find((dot) => dot.label === layer.label);
-  const rows = compare ? row(true, "before", find(of.before)) + row(false, "after", find(of.after)) : row(false, "bound by " + escape(layer.bound), layer);
+  const rows = compare ? row(true, escape(of.names[0]), find(of.before)) + row(false, escape(of.names[1]), find(of.after)) : row(false, "bound by " + escape(layer.bound), layer);
   return `<b>${escape(layer.label)}</b> <span style="color:${css("ink-2")}">· ${escape(device)}${layer.kind ? `, ${escape(layer.kind)}` : ""}</span>${rows}<div style="color:${css("ink-2")}">${rate(layer.y)}FLOP/s at ${three(layer.x)} FLOP per byte</div>`;
 }

@@ -19,6 +19,14 @@ class Compared:
     after: ProfileRecord
     before: ProfileRecord | None = None
 
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The settings in which they differ: the one is not an earlier state of the other then, but measured in another way."""
+        if self.before is None:
+            return ()
+        now, was = settings_of(self.after), settings_of(self.before)
+        return tuple(name for name in now if now[name] != was[name])
+
 
 @dataclass(frozen=True)
 class Shelf:
@@ -130,8 +138,9 @@ class ProfileChoice:
             return Compared(record)
         if self.together and other.record.device != record.device:  # each device is compared with itself
             return Compared(record)
+        pair = Compared(record, other.record)
         is_later = shelf.is_later if shelf.is_later is not None else other.record.made > record.made
-        return Compared(other.record, record) if is_later else Compared(record, other.record)
+        return Compared(other.record, record) if is_later and not pair.differing else pair
 
     def _of(self, shelf: Shelf, record: ProfileRecord | None) -> StoredProfile | None:
         """The newest profile of a shelf that was measured in the same way."""

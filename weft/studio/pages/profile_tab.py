@@ -31,6 +31,7 @@ from ..ui.profile_view import (
     roofline_spec,
     short_device,
     timeline_ticks,
+    which,
 )
 from ..ui.rendering import render
 from ..ui.roofline_chart import RooflineChart
@@ -198,6 +199,7 @@ class ProfileTab:
             thing=self.thing,
             choice=self.choice,
             pair=self.choice.pair,
+            which=which(self.choice.pair) if self.choice.pair else (),
             base=self.studio.config.prefix,
             **values,
         )

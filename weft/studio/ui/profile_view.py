@@ -77,6 +77,19 @@ def noun(record: ProfileRecord) -> str:
     return "Samples" if record.what == "train" else "Inferences"
 
 
+def which(pair: Compared) -> tuple[str, str]:
+    """What distinguishes the profile that another is compared with, and the other: time, or how they were measured."""
+    was = pair.before
+    if was is None or not pair.differing:
+        return "before", "after"
+    words = {
+        "device": f"on {short_device(was.device)}",
+        "batch": f"at batch {was.batch}",
+        "what": "in training" if was.what == "train" else "in inference",
+    }
+    return " ".join(words[name] for name in pair.differing), "this one"
+
+
 # --- figures ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -85,23 +98,24 @@ def figures(pair: Compared) -> list[FigureTile]:
     now, was = pair.after, pair.before
     energy = "" if now.energy_measured else "modelled"
     p99 = now.times.p99 if now.times is not None else None
+    when, _ = which(pair)
     before_p99 = was.times.p99 if was is not None and was.times is not None else None
     return [
-        _rate(now, was),
-        _milliseconds("Latency p50", now.latency, was.latency if was else None, f"batch {now.batch}"),
-        _milliseconds("Latency p99", p99, before_p99, _calls(now)),
+        _rate(now, was, when),
+        _milliseconds("Latency p50", now.latency, was.latency if was else None, when, f"batch {now.batch}"),
+        _milliseconds("Latency p99", p99, before_p99, when, _calls(now)),
         FigureTile(
             f"{noun(now)}/J" + (f", {energy}" if energy else ""), _number(now.per_joule), "",
-            f"{_number(was.per_joule)} before" if was and was.energy_measured == now.energy_measured else f"{three_figures(1e3 * now.joules)} mJ a call",
+            f"{_number(was.per_joule)} {when}" if was and was.energy_measured == now.energy_measured else f"{three_figures(1e3 * now.joules)} mJ a call",
         ),
         FigureTile(
             "Time above 70 % of roof", f"{100 * now.near_roof:.0f}", "%",
-            f"{percent(was.near_roof)} before" if was else f"{sum(one.roof >= NEAR for one in now.layers)} of {len(now.layers)} layers",
+            f"{percent(was.near_roof)} {when}" if was else f"{sum(one.roof >= NEAR for one in now.layers)} of {len(now.layers)} layers",
         ),
     ]  # fmt: skip
 
 
-def _rate(now: ProfileRecord, was: ProfileRecord | None) -> FigureTile:
+def _rate(now: ProfileRecord, was: ProfileRecord | None, when: str) -> FigureTile:
     title, where = f"{noun(now)}/s", f"on {short_device(now.device)}"
     if was is None:
         return FigureTile(title, _number(now.per_second), where, f"batch {now.batch}, {now.where}")
@@ -109,7 +123,7 @@ def _rate(now: ProfileRecord, was: ProfileRecord | None) -> FigureTile:
         title,
         _number(now.per_second),
         where,
-        f"{_number(was.per_second)} before, {times_as(was.latency / was.batch, now.latency / now.batch)}",
+        f"{_number(was.per_second)} {when}, {times_as(was.latency / was.batch, now.latency / now.batch)}",
         "up" if now.per_second > 1.02 * was.per_second else "",
     )
 
@@ -126,10 +140,10 @@ def times_as(before: float, after: float) -> str:
     return f"{gain:.2g} times as fast" if gain > 1 else f"{1 / gain:.2g} times as slow"
 
 
-def _milliseconds(title: str, seconds: float | None, before: float | None, context: str) -> FigureTile:
+def _milliseconds(title: str, seconds: float | None, before: float | None, when: str, context: str) -> FigureTile:
     if seconds is None:
         return FigureTile(title, "–", "", "not timed")
-    said = f"{three_figures(1e3 * before)} ms before" if before is not None else context
+    said = f"{three_figures(1e3 * before)} ms {when}" if before is not None else context
     return FigureTile(title, three_figures(1e3 * seconds), "ms", said)
 
 
@@ -287,6 +301,7 @@ def roofline_spec(pairs: list[Compared], selected: str | None) -> dict[str, Any]
             "peaks": [[name, peak] for name, peak in pair.after.roof.peaks.items()],
             "after": _dots(pair.after),
             "before": _dots(pair.before) if pair.before else [],
+            "names": list(which(pair)),
         }
         for pair in pairs
     ]
