@@ -86,6 +86,15 @@ def test_statistics_are_those_of_the_images_that_are_left(first: Path) -> None:
     assert data.open_dataset(third).train.statistics == train.statistics
 
 
+def test_a_class_that_is_merged_into_another_is_not_called_renamed(first: Path) -> None:
+    made = new_version(first, DatasetChanges(rename={"cat": "dog"}))
+    assert data.describe(made)["classes"] == ["dog", "hen"]
+    assert history(made)[0].text == "merged cat into dog"
+    assert DatasetChanges(rename={"cat": "dog", "dog": "cat"}).with_merges(["cat", "dog"]).summary() == (
+        "renamed cat to dog, renamed dog to cat"
+    )
+
+
 def test_classes_are_renamed_merged_and_swapped(first: Path) -> None:
     merged = new_version(first, DatasetChanges(rename={"cat": "mammal", "dog": "mammal"}))
     assert data.describe(merged)["classes"] == ["mammal", "hen"]

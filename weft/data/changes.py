@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,15 @@ class DatasetChanges:
         except (ValueError, RecursionError) as error:
             raise UserError(WHERE, f"{path} must hold changes as JSON: {error}.") from None
 
+    def with_merges(self, classes: Sequence[str]) -> DatasetChanges:
+        """The same changes, where a class that others are merged into is named too: the name alone would tell of a renaming.
+
+        >>> DatasetChanges(rename={"oxeye": "daisy"}).with_merges(["daisy", "oxeye"]).summary()
+        'merged oxeye into daisy'
+        """
+        kept = {new: new for new in self.rename.values() if new in classes and new not in self.rename}
+        return replace(self, rename={**self.rename, **kept})
+
     def check(self, counts: Mapping[str, int], classes: Sequence[str], kind: LabelKind = "class") -> None:
         """Reject changes that do not fit a dataset with these splits, classes and kind of labels."""
         if not self:
@@ -136,8 +145,11 @@ class DatasetChanges:
             if any(splits.values())
         ]
         for new in dict.fromkeys(self.rename.values()):
-            old = [name for name, other in self.rename.items() if other == new]
-            parts.append(f"{'renamed' if len(old) == 1 else 'merged'} {' and '.join(old)} to {new}")
+            old = [name for name, other in self.rename.items() if other == new != name]
+            if self.rename.get(new) == new:
+                parts += [f"merged {' and '.join(old)} into {new}"] if old else []
+            else:
+                parts.append(f"{'renamed' if len(old) == 1 else 'merged'} {' and '.join(old)} to {new}")
         return ", ".join(parts + ([f"added {Path(self.add).name}"] if self.add else []))
 
 

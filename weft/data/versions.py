@@ -166,7 +166,7 @@ def _describe(staging: StagingFolder, parent: Parent, plan: VersionPlan, changes
         "passed_over": parent.about.get("passed_over", 0) + _removed_count(changes) + len(passed_over),
         "digest": plan.digest,
         "parent": {"name": name, "version": number, "digest": parent.about["digest"]},
-        "changes": changes.as_json(),
+        "changes": changes.with_merges(parent.about["classes"]).as_json(),
         **({} if parent.kind == "class" else {"examples": examples}),
     }
     (staging.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")

@@ -127,7 +127,7 @@ def router(studio: Studio) -> APIRouter:
             del given["upload"]
         elif given.get("add"):
             given = {**given, "add": str(studio.paths.path(str(given["add"])))}
-        changes = DatasetChanges.from_json(given)
+        changes = DatasetChanges.from_json(given).with_merges(row.classes)
         changes.check(row.splits, row.classes, row.labels)
         settings = {"folder": str(row.folder), "changes": changes.as_json(), "name": name}
         job = studio.queue.add(settings, DATASET_VERSION, owner=submitter(studio, request))
