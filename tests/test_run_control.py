@@ -87,7 +87,18 @@ def test_checkpoints_are_listed_kept_and_deleted(run: Path) -> None:
         with pytest.raises(UserError, match="stays"):
             delete_checkpoint(run, name)
     assert delete_checkpoint(run, "state/previous") == found["state/previous"].bytes
+    derived = [
+        run / "interpret" / "embedding-epoch-0001.npz",
+        run / "evaluations" / "train-epoch-0001" / "evaluation.json",
+    ]
+    stays = run / "evaluations" / "train-epoch-0002"
+    stays.mkdir(parents=True)
+    for path in derived:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
     assert keep_checkpoints(run, last=1) == ["weights/epoch-0001"]
+    assert not any(path.exists() for path in derived)  # of no use without the weights
+    assert stays.exists()
     with pytest.raises(UserError, match="There are: state/last"):
         delete_checkpoint(run, "nothing")
 

@@ -22,9 +22,10 @@ from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.jobs import JobQueue
-from weft.jobs.embedding import make_embedding, map_file, read_embedding
+from weft.jobs.embedding import make_embedding, read_embedding
 from weft.jobs.prediction.run_predictor import predictor_of_run
 from weft.jobs.queue.kinds import EMBEDDING, work_of
+from weft.jobs.run_weights import map_file
 from weft.studio.library.embeddings import EmbeddingMaps, embedding_job, submit_embedding
 from weft.studio.library.explained import ExplainedNetwork, ExplainedNetworks
 from weft.studio.library.layer_facts import layer_title, shape_text

@@ -23,7 +23,7 @@ from ..report.run_record import read_run
 from ..train.folder import RunFolder, check_run_name
 from .checks import check_settings
 from .datasets.facts import FACTS
-from .run_weights import SUFFIX, epoch_of
+from .run_weights import SUFFIX, epoch_of, made_by_weights
 from .schema import validated
 from .settings import SETTINGS
 from .stored import settings_of
@@ -82,7 +82,7 @@ def delete_checkpoint(folder: Path, name: str) -> int:
         why = "predictions and exports read it" if found.name == "weights/best" else "the run continues from it"
         raise UserError("checkpoints", f"{found.name} stays: {why}. Delete the run to remove it.")
     with one_writer(folder):
-        found.path.unlink(missing_ok=True)
+        _delete(folder, found)
     return found.bytes
 
 
@@ -96,8 +96,14 @@ def keep_checkpoints(folder: Path, best: int = 0, last: int = 0) -> list[str]:
     gone = [one for one in epochs if one.name not in kept]
     with one_writer(folder):
         for one in gone:
-            one.path.unlink(missing_ok=True)
+            _delete(folder, one)
     return [one.name for one in gone]
+
+
+def _delete(folder: Path, one: Checkpoint) -> None:
+    one.path.unlink(missing_ok=True)
+    for path in [] if one.is_exact else made_by_weights(folder, one.path.stem):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _merit(one: Checkpoint) -> tuple[float, float]:

@@ -28,18 +28,13 @@ from .device import on
 from .events import Listener, Recorder, nobody
 from .job import held_out, job_of
 from .prediction.run_predictor import predictor_of_run
-from .run_weights import weights_path
+from .run_weights import map_file, weights_path
 from .stored import settings_of
 
 EXAMPLES = 2000  # points of the map, and training examples that are searched for similar ones
 PERPLEXITY = 30.0
 THUMB = 64  # pixels of the longer side
 STEPS = 750
-
-
-def map_file(checkpoint: str) -> Path:
-    """The file of the map by these weights, in the run folder."""
-    return Path("interpret") / ("embedding.npz" if checkpoint == "best" else f"embedding-{checkpoint}.npz")
 
 
 @dataclass(frozen=True)

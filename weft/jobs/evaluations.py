@@ -30,10 +30,9 @@ from .job import Job, held_out, job_of, job_of_run
 from .queue.job_queue import JobQueue
 from .queue.kinds import EVALUATION
 from .queue.record import JobRecord
-from .run_weights import weight_names, weights_path
+from .run_weights import EVALUATIONS, weight_names, weights_path
 from .stored import settings_of
 
-FOLDER = "evaluations"  # in the run folder
 SPLITS = ("train", "validation", "test")
 STALE_SECONDS = 3600.0  # a hidden folder that is older was left by a process that was killed while it saved
 
@@ -111,7 +110,7 @@ def find_evaluation(folder: Path, split: str | None = None, checkpoint: str = "b
     wanted = split or (own["split"] if own is not None else None)
     if wanted is None:
         return None
-    place = folder / FOLDER / f"{wanted}-{checkpoint}"
+    place = folder / EVALUATIONS / f"{wanted}-{checkpoint}"
     if _is_current(folder, place, checkpoint):
         return place
     return folder if own is not None and (own["split"], "best") == (wanted, checkpoint) else None
@@ -158,7 +157,7 @@ def _is_current(folder: Path, place: Path, checkpoint: str) -> bool:
 
 def _save(folder: Path, found: Evaluation, split: str, weights: Mapping[str, Any]) -> Path:
     """Write the files beside their place and move them there together, so that readers see all of them or none."""
-    place = folder / FOLDER / f"{split}-{weights['checkpoint']}"
+    place = folder / EVALUATIONS / f"{split}-{weights['checkpoint']}"
     try:
         place.parent.mkdir(exist_ok=True)
         _remove_leftovers(place.parent)

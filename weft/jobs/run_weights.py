@@ -8,6 +8,12 @@ from ..errors import RunError, UserError
 
 SUFFIX = ".safetensors"
 EPOCH = "epoch-"
+EVALUATIONS = "evaluations"  # the folder in a run folder: evaluations/SPLIT-WEIGHTS
+
+
+def map_file(name: str) -> Path:
+    """The file of the embedding map by these weights, in the run folder."""
+    return Path("interpret") / ("embedding.npz" if name == "best" else f"embedding-{name}.npz")
 
 
 def weight_names(folder: Path) -> list[str]:
@@ -25,6 +31,11 @@ def epoch_of(name: str) -> int | None:
     """
     number = name.removeprefix(EPOCH)
     return int(number) if name.startswith(EPOCH) and number.isdecimal() else None
+
+
+def made_by_weights(folder: Path, name: str) -> list[Path]:
+    """What was made by the weights of an epoch and is of no use without them: the map of its embedding, and its evaluations."""
+    return [folder / map_file(name), *sorted((folder / EVALUATIONS).glob(f"*-{name}"))]
 
 
 def weights_path(where: str, folder: Path, name: str) -> Path:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...jobs.embedding import EXAMPLES, EmbeddingMap, map_file, read_embedding
+from ...jobs.embedding import EXAMPLES, EmbeddingMap, read_embedding
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import EMBEDDING
 from ...jobs.queue.record import JobRecord
-from ...jobs.run_weights import weights_path
+from ...jobs.run_weights import map_file, weights_path
 from .run_jobs import device_for
 from .run_network import why_without_layers
 from .runs import RunRow

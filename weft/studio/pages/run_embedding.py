@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from nicegui import ui
 
-from ...jobs.embedding import map_file
 from ...jobs.events import latest
+from ...jobs.run_weights import map_file
 from ..library.embeddings import embedding_title
 from ..library.feed import Snapshot
 from ..library.run_network import why_without_layers

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from nicegui import background_tasks, ui
 
-from ...jobs.evaluations import FOLDER, is_evaluation_of
+from ...jobs.evaluations import is_evaluation_of
+from ...jobs.run_weights import EVALUATIONS
 from ...report.evaluation import FILE
 from ..access import current_user
 from ..library.activity import Activity
@@ -35,7 +36,7 @@ def offer_evaluation(
     name = f"evaluation {row.id} {choice.split} {choice.checkpoint} {may}"
     offer = studio.live.add(name, lambda snapshot: _offer(studio, snapshot, row, choice, may))
     place = ui.element("div")
-    watched = (row.folder / FOLDER, row.folder / FILE)
+    watched = (row.folder / EVALUATIONS, row.folder / FILE)
     seen: object = None
 
     async def look() -> None:
