@@ -15,13 +15,15 @@ import yaml
 
 from studio_tools import BROWSER, LocalStudio, chromium, make_run, served_studio
 from weft.cli import main
+from weft.data.checksums import write_checksums
+from weft.data.dataset_folder import VERSION
+from weft.data.staging import DESCRIPTION
 from weft.errors import UserError
 from weft.jobs.annotations import annotate, read_annotations
 from weft.jobs.find import run_folders
 from weft.jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from weft.locks import one_writer
 from weft.studio.api.runs import runs_csv
-from weft.studio.library.dataset_rows import DatasetIndex
 from weft.studio.library.runs import RunIndex, RunRow
 from weft.studio.ui.run_columns import all_columns, chosen_columns
 from weft.studio.ui.run_query import PAGE, RunQuery, fitting, grouped, ordered, page_of
@@ -153,34 +155,13 @@ def test_the_trash_from_the_command_line(
     assert main(["runs", "delete"]) == 2
 
 
-# --- datasets -----------------------------------------------------------------------------------------------------------------------
-
-
 def make_dataset(folder: Path, name: str, version: int, images: int) -> None:
     place = folder / name / f"v{version}"
     place.mkdir(parents=True)
     counts = {"train": {"a": images - 1, "b": 0}, "validation": {"a": 0, "b": 1}}
-    (place / "dataset.json").write_text(json.dumps({"classes": ["a", "b"], "counts": counts, "shape": [3, 32, 32]}))
-
-
-def test_the_newest_version_of_each_dataset_is_listed(tmp_path: Path) -> None:
-    make_dataset(tmp_path, "photos", 2, 20)
-    make_dataset(tmp_path, "photos", 10, 30)
-    (tmp_path / "photos" / "v11").mkdir()  # being made
-    (tmp_path / "odd" / "v1").mkdir(parents=True)
-    (tmp_path / "odd" / "v1" / "dataset.json").write_text("[1")
-    (tmp_path / "empty").mkdir()
-    index = DatasetIndex(tmp_path)
-    odd, photos = index.rows()
-    assert (photos.title, photos.versions, photos.images, photos.classes, photos.shape) == (
-        "photos v10",
-        2,
-        30,
-        2,
-        "3 × 32 × 32",
-    )
-    assert (odd.images, odd.shape) == (0, "–")
-    assert DatasetIndex(tmp_path / "nowhere").rows() == []
+    about = {"format": "weft dataset", "version": VERSION, "digest": "0", "classes": ["a", "b"], "counts": counts}
+    (place / DESCRIPTION).write_text(json.dumps({**about, "shape": [3, 24, 32]}))
+    write_checksums(place, [DESCRIPTION])
 
 
 # --- a studio -----------------------------------------------------------------------------------------------------------------------
@@ -191,7 +172,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     root = tmp_path_factory.mktemp("home")
     make_run(root / "runs", "best", [0.5, 0.9], rate=0.1)
     make_run(root / "runs", "other", [0.4, 0.7], rate=0.3)
-    make_dataset(root / "datasets", "photos", 1, 20)
+    make_dataset(root / "datasets", "photos", 2, 20)
+    make_dataset(root / "datasets", "photos", 10, 3000)
+    (root / "datasets" / "photos" / "v11").mkdir()  # being made
     with served_studio(root / "runs", roots=(root,)) as started:
         yield started
 
@@ -228,7 +211,8 @@ def test_annotations_and_the_trash_over_the_api(web: httpx.Client, server: Local
 
 
 def test_the_tabs_of_the_home_page(web: httpx.Client) -> None:
-    assert "photos v1" in web.get("/", params={"tab": "datasets"}).text
+    shown = web.get("/", params={"tab": "datasets"}).text
+    assert all(text in shown for text in ("photos v10", "3,000 images", "32 × 24"))  # the newest that is whole
     assert "lenet5" in web.get("/", params={"tab": "networks"}).text
     assert web.get("/", params={"tab": "nonsense"}).status_code == 200
 

@@ -65,6 +65,12 @@ class VersionRow:
         return int(self.about.get("failed", 0))
 
     @property
+    def size(self) -> str:
+        """Width and height of its images, in pixels."""
+        shape = self.about.get("shape") or (0, 0, 0)
+        return f"{shape[2]} × {shape[1]}"
+
+    @property
     def left_out(self) -> int:
         """Files that failed or were passed over."""
         return self.failed + int(self.about.get("passed_over", 0))

@@ -58,9 +58,8 @@ def _line(studio: Studio, row: DatasetRow) -> DatasetLine:
         return DatasetLine(
             row.name, 0, 0, "", 0, 0, len(runs), created, row.name, job=row.jobs[-1], warning=deletion_warning(row, [])
         )
-    shape = newest.about.get("shape") or (0, 0, 0)
     return DatasetLine(
-        row.name, newest.images, len(newest.classes), f"{shape[2]} × {shape[1]}", sum(one.nbytes for one in row.versions),
+        row.name, newest.images, len(newest.classes), newest.size, sum(one.nbytes for one in row.versions),
         len(row.versions), len(runs), newest.created, f"{row.name} {' '.join(newest.classes)}", LABEL_WORDS[newest.labels],
         None, deletion_warning(row, [run.name for run in runs]),
     )  # fmt: skip

@@ -7,7 +7,6 @@ import asyncio
 from nicegui import ui
 
 from ...jobs.network_store import NetworkStore
-from ..library.dataset_rows import DatasetIndex
 from ..library.feed import Snapshot
 from ..library.networks import network_rows
 from ..ui.context import Studio
@@ -22,13 +21,12 @@ TABS = ("runs", "datasets", "networks")
 
 def add(studio: Studio) -> None:
     """Register the page."""
-    datasets = DatasetIndex(studio.config.dataset_folder)
 
     @studio_page("/")
     async def home(tab: str = TABS[0]) -> None:
         shown = tab if tab in TABS else TABS[0]
-        found = await asyncio.to_thread(datasets.rows)
         snapshot = studio.feed.snapshot
+        found = [row for row in snapshot.datasets if row.newest is not None]
         tabs = [
             ("runs", "Runs", f"{snapshot.runs:,}"), ("datasets", "Datasets", f"{len(found):,}"),
             ("networks", "Networks", f"{snapshot.networks:,}"),
