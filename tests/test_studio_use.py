@@ -64,8 +64,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("use")
     with_weights(make_run(root / "runs", "light-1", [0.5, 0.9]))
     with_weights(make_run(root / "runs", "light-2", [0.5, 0.8]))
-    (root / "runs" / ".networks").mkdir()
-    (root / "runs" / ".networks" / "net.onnx").write_bytes(b"onnx")
+    (imported := root / "runs" / ".networks" / "imported" / "net").mkdir(parents=True)
+    (imported / "net.onnx").write_bytes(b"onnx")
     for name, value in (("dark", 20), ("bright", 220)):
         (root / "photos" / name).mkdir(parents=True)
         for i in range(4):
@@ -160,12 +160,13 @@ def test_a_loaded_network_answers_quickly(local: LocalStudio) -> None:
 def test_networks_are_listed_loaded_and_released(local: LocalStudio) -> None:
     usable = {one["id"]: one for one in local.request("GET", "/api/v1/networks/usable")[1]}
     assert usable[NETWORK]["checkpoints"] == ["best", "last"]
-    assert usable[".networks/net.onnx"]["kind"] == "onnx"
-    assert local.request("POST", "/api/v1/networks/.networks/net.onnx/load")[0] == 200
+    assert usable["net"]["kind"] == "onnx"
+    assert local.request("POST", "/api/v1/networks/net/load")[0] == 200
     assert local.request("POST", f"/api/v1/networks/{NETWORK}/load")[1]["classes"] == 2
     found = local.request("GET", "/api/v1/networks/loaded")[1]
     assert found[0]["id"] == NETWORK
-    assert ".networks/net.onnx" in {one["id"] for one in found}
+    assert "net" in {one["id"] for one in found}
+    assert local.request("DELETE", "/api/v1/networks/net/loaded")[1]["released"] == 1
     assert local.request("DELETE", f"/api/v1/networks/{NETWORK}/loaded")[0] == 200
     assert NETWORK not in {one["id"] for one in local.request("GET", "/api/v1/networks/loaded")[1]}
     assert local.request("DELETE", f"/api/v1/networks/{NETWORK}/loaded")[0] == 404
@@ -380,7 +381,7 @@ def test_every_route_is_described(local: LocalStudio) -> None:
     assert lacking == []
 
 
-@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/{batch}", "/classify?tab=text", "/docs", f"/classify?runs={NETWORK}@last,.networks/net.onnx"])  # fmt: skip
+@pytest.mark.parametrize("path", ["/classify", "/classify?tab=many", "/classify?tab=best", "/classify?tab=code", "/classify/batches/{batch}", "/classify?tab=text", "/docs", f"/classify?runs={NETWORK}@last,net"])  # fmt: skip
 def test_pages_answer(local: LocalStudio, batch: int, path: str) -> None:
     status, page = local.request("GET", path.format(batch=batch))
     assert status == 200

@@ -149,7 +149,10 @@ class NetworkStore:
             made.mkdir()
             file = made / f"{name}{suffix}"
             shutil.copyfile(source, file)
-            about = _described(name, file)
+            try:
+                about = _described(name, file)
+            except WeftError as error:  # the file at its place for a moment is called what the user calls it
+                raise UserError("networks", error.message.replace(str(file), shown)) from None
             (made / ABOUT).write_text(json.dumps(asdict(about), indent=1), encoding="utf-8")
             made.rename(place / name)
         return about

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 
 from ...errors import UserError
 from ..library.loaded import LoadedNetwork
-from ..library.usable import UsableNetwork, usable_network, usable_networks
+from ..library.usable import UsableNetwork, network_id, usable_network, usable_networks
 from ..ui.context import Studio
 from ..uploads import bounded_request
 from ..url_images import fetch_image
@@ -162,7 +162,8 @@ def router(studio: Studio) -> APIRouter:
     @routes.delete("/{run:path}/loaded")
     def release(run: str, checkpoint: str | None = None) -> dict[str, Any]:
         """Free the memory of a network. It is loaded again when it is used."""
-        count = studio.networks.release(studio.index.root / run, checkpoint)
+        held = {one.path for one in studio.networks.all() if network_id(studio.index.root, one.path) == run}
+        count = sum(studio.networks.release(path, checkpoint) for path in held)
         if not count:
             raise HTTPException(404, f"{run} is not loaded")
         return {"released": count, "message": f"{Path(run).name} is released."}
@@ -172,7 +173,7 @@ def router(studio: Studio) -> APIRouter:
 
 def _loaded(studio: Studio, one: LoadedNetwork) -> dict[str, Any]:
     return {
-        "id": one.path.relative_to(studio.index.root).as_posix(), "checkpoint": one.checkpoint, "nbytes": one.nbytes, "used": one.used,
+        "id": network_id(studio.index.root, one.path), "checkpoint": one.checkpoint, "nbytes": one.nbytes, "used": one.used,
         "classes": len(one.predictor.classes), "input": list(one.predictor.shape), "notes": list(one.predictor.notes),
     }  # fmt: skip
 
@@ -180,7 +181,7 @@ def _loaded(studio: Studio, one: LoadedNetwork) -> dict[str, Any]:
 def _facts(one: UsableNetwork) -> UsableFacts:
     row = one.row
     if row is None:
-        return UsableFacts(id=one.id, name=one.name, kind=one.path.suffix[1:].lower(), checkpoints=[])
+        return UsableFacts(id=one.id, name=one.name, kind=one.path.suffix[1:], checkpoints=[])
     return UsableFacts(
         id=one.id, name=one.name, kind="run", checkpoints=list(one.checkpoints), data=row.data, model=row.model,
         best_metric=row.best_metric, best=row.best,

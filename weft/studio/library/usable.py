@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...jobs.definitions import IMPORTED, SAVED
+from ...jobs.network_store import PROGRAMS
 from ...records import dataclass
 from .runs import RunIndex, RunRow
 
 CHECKPOINTS = ("best", "last")  # of a run that can be chosen to classify with
-IMPORTED = ".networks"  # below the folder of runs
-FILES = (".weft", ".onnx")
 
 
 @dataclass(frozen=True)
 class UsableNetwork:
-    """A network by the name that pages and the API use: that of its run, or its file below the folder of runs."""
+    """A network by the name that pages and the API use: that of its run (which has a /), or of an imported network."""
 
     id: str
     path: Path  # the folder of the run, or the file
@@ -23,8 +23,8 @@ class UsableNetwork:
 
     @property
     def name(self) -> str:
-        """That of the run or the file; of a file in a folder of its own (.networks/imported/NAME), that of the folder."""
-        return self.path.parent.name if self.path.parts[-3:-2] == ("imported",) else self.path.name
+        """What it is called, without the folder of its run."""
+        return self.path.name if self.row is not None else self.id
 
     @property
     def is_for_text(self) -> bool:
@@ -45,6 +45,11 @@ def usable_network(index: RunIndex, name: str) -> UsableNetwork | None:
     return next((one for one in _imported(index.root) if one.id == name), None)
 
 
+def network_id(root: Path, path: Path) -> str:
+    """The name of a network by its path below the folder of runs: that of its run, or of the folder of an imported file."""
+    return path.parent.name if path.suffix in PROGRAMS else path.relative_to(root).as_posix()
+
+
 def _of_run(row: RunRow) -> UsableNetwork:
     weights = row.folder / "weights"
     return UsableNetwork(
@@ -53,9 +58,9 @@ def _of_run(row: RunRow) -> UsableNetwork:
 
 
 def _imported(root: Path) -> list[UsableNetwork]:
-    found = (root / IMPORTED).glob("**/*") if (root / IMPORTED).is_dir() else ()
+    found = sorted((root / SAVED / IMPORTED).glob("[!.]*/*"))  # others are being imported
     return [
-        UsableNetwork(path.relative_to(root).as_posix(), path)
-        for path in sorted(found)
-        if path.suffix.lower() in FILES and path.is_file() and not path.is_symlink()
+        UsableNetwork(network_id(root, path), path)
+        for path in found
+        if path.suffix in PROGRAMS and path.is_file() and not path.is_symlink()
     ]

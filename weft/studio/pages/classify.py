@@ -162,7 +162,7 @@ def _with_links(one: NetworkChoice) -> dict[str, object]:
 
 
 def _code(one: NetworkChoice, base: str) -> Markup:
-    return Markup(render("classify_code.html", network=one.id, name=one.network.name, base=base))
+    return Markup(render("classify_code.html", network=one.id, path=one.network.path, is_run=one.is_run, base=base))
 
 
 def thumbs(batch: PredictionBatch, rows: Sequence[StoredPrediction], base: str) -> Markup:

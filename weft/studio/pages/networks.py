@@ -82,7 +82,14 @@ async def _profile_page(studio: Studio, store: NetworkStore, name: str) -> None:
     train = f"weights={name}" if imported is not None else f"model={name}"
 
     def header(snapshot: Snapshot) -> str:
-        values = {"name": name, "kind": kind, "about": about, "can_start": imported is None, "train": train}
+        values = {
+            "name": name,
+            "kind": kind,
+            "about": about,
+            "can_start": imported is None,
+            "usable": imported is not None,
+            "train": train,
+        }
         return render("network_header.html", **values, measure=profile_button(studio, thing), base=studio.config.prefix)
 
     await asyncio.to_thread(studio.profiles.of, thing)  # they are read away from the event loop, and then known
@@ -92,13 +99,16 @@ async def _profile_page(studio: Studio, store: NetworkStore, name: str) -> None:
         shown.fill()
 
 
-def _header(studio: Studio, name: str, kind: str, about: str, can_start: bool, train: str) -> tuple[str, Any]:
+def _header(
+    studio: Studio, name: str, kind: str, about: str, can_start: bool, train: str, usable: bool = False
+) -> tuple[str, Any]:
     html = render(
         "network_header.html",
         name=name,
         kind=kind,
         about=about,
         can_start=can_start,
+        usable=usable,
         train=train,
         measure=None,
         base=studio.config.prefix,
@@ -136,12 +146,17 @@ def _picture(check: DesignCheck, detailed: bool) -> str:
 
 def _imported_page(studio: Studio, store: NetworkStore, one: ImportedNetwork) -> None:
     train = f"weights={one.name}" + (f"&model={one.network}" if one.network else "")
-    header = _header(studio, one.name, "Imported", f"{one.file}", False, train)
+    header = _header(studio, one.name, "Imported", one.file, False, train, one.is_runnable)
+    ui.add_head_html(f'<script src="{studio.config.prefix}/assets/classify.js" defer></script>')
     with frame(studio, one.name, "networks", live_header=header):
         if one.is_runnable:
             network_tabs(studio, one.name)
         with ui.element("section").classes("card").props('aria-label="Facts"'):
-            fragment("network_imported.html", one=one, base=studio.config.prefix, path=store.import_path(one.name))
+            fragment("network_imported.html", one=one)
+        if one.is_runnable:
+            path = store.import_path(one.name)
+            with ui.element("div").classes("sect"):
+                fragment("classify_code.html", network=one.name, path=path, is_run=False, base=studio.config.prefix)
 
 
 class NetworkTable:
