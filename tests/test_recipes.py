@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from weft.cli import main
 from weft.errors import UserError
 from weft.jobs.checks import check_settings
-from weft.jobs.recipes import with_recipe
+from weft.jobs.recipes import RecipeStore, with_recipe
+from weft.jobs.sweeps.settings import checked_sweep
 from weft.zoo.recipes import RECIPES, Measurement, find_recipe
 
 
@@ -44,6 +46,42 @@ def test_a_recipe_separates_what_was_measured_from_what_was_published() -> None:
 def test_the_command_goes_before_the_recipe_and_the_recipe_before_defaults() -> None:
     found = with_recipe("train", {"recipe": "cifar10-resnet20", "epochs": 3})
     assert (found["epochs"], found["momentum"], found["model"], found["seed"]) == (3, 0.9, "resnet20", 0)
+
+
+def test_settings_are_saved_as_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipes", "save", "mine", "recipe=digits", "model=mlp", "rate=1e-3", "size=64x48", "name=first"]) == 0
+    store = RecipeStore("runs")
+    assert store.settings("mine") == {"recipe": "digits", "model": "mlp", "rate": "0.001", "size": "64x48"}
+    found = with_recipe("train", {"recipe": "mine", "epochs": 3})
+    assert (found["model"], found["rate"], found["epochs"], found["size"]) == ("mlp", 1e-3, 3, (64, 48))
+    assert (found["recipe"], found["augment"], found["name"]) == ("digits", "light", None)
+    assert checked_sweep({"recipe": "mine", "batch": "32,64"}).settings["model"] == "mlp"
+    assert main(["recipes"]) == 0
+    assert "mine: saved in" in capsys.readouterr().out
+    assert main(["recipes", "delete", "mine"]) == 0
+    assert store.names() == []
+    check_settings("train", found)  # a run does not need the recipe any more
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("digits", {"epochs": 3}, "digits is a recipe of weft"),
+        ("../x", {"epochs": 3}, "a name of letters"),
+        ("mine", {"name": "first"}, "requires settings, got none"),
+        ("mine", {"epoch": 3}, "Did you mean epochs?"),
+        ("mine", {"rate": "0.1,0.03"}, "rate=0.1,0.03"),
+    ],
+)
+def test_what_is_no_recipe_is_not_saved(tmp_path: Path, name: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        RecipeStore(tmp_path).save(name, given)
+    with pytest.raises(UserError, match="there is no recipe 'other'"):
+        RecipeStore(tmp_path).delete("other")
+    assert not (tmp_path / ".recipes").exists()
 
 
 def test_a_network_is_trained_by_a_recipe(

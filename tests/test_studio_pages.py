@@ -184,3 +184,28 @@ def test_images_that_cannot_be_read_are_refused(web: httpx.Client) -> None:
     assert refused.status_code == 400
     assert "has no weights yet" in refused.json()["message"]
     assert web.post("/api/v1/networks/classify/none/classify", headers=sent, files={"image": b"x"}).status_code == 404
+
+
+def test_a_recipe_is_saved_from_the_form_and_fills_it_in(page: Any, server: LocalStudio, web: httpx.Client) -> None:
+    page.goto(f"{server.address}/train")
+    page.get_by_label("Epochs", exact=True).fill("7")
+    page.get_by_label("Name", exact=True).fill("only-once")
+    page.get_by_role("button", name="Save as recipe").click()
+    page.locator("dialog input").fill("seven")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/train?recipe=seven")
+    assert page.get_by_label("Recipe", exact=True).input_value() == "seven"
+    field = page.locator("input[name=epochs]")
+    for recipe, epochs in (("digits", "20"), ("seven", "7"), ("", "")):  # what a recipe filled in goes with it
+        page.get_by_label("Recipe", exact=True).select_option(recipe)
+        page.wait_for_function("([field, value]) => field.value === value", arg=[field.element_handle(), epochs])
+    saved = next(one for one in web.get("/api/v1/recipes").json() if one["name"] == "seven")
+    assert saved["settings"] == {"data": "digits", "model": "lenet5", "epochs": "7"}
+    assert web.delete("/api/v1/recipes/seven").status_code == 200
+    assert web.delete("/api/v1/recipes/seven").status_code == 404
+
+
+def test_a_recipe_reads_no_more_of_the_server_than_a_training(web: httpx.Client) -> None:
+    for settings, message in (({"data": "/etc/passwd"}, "allowed folder"), ({"runs": "/tmp"}, "got 'runs'")):
+        refused = web.put("/api/v1/recipes/mine", json={"settings": settings})
+        assert (refused.status_code, message in refused.json()["message"]) == (400, True)

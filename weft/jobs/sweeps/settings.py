@@ -22,7 +22,7 @@ from ...train.task import task_of as trained_task
 from ..checks import check_settings
 from ..cluster.settings import CLUSTER, ClusterPlan, cluster_plan
 from ..job import Job
-from ..recipes import with_recipe
+from ..recipes import with_recipe, with_saved_recipe
 from ..schema import Setting, as_text, count, validated
 from .search_space import ChoiceDimension, Dimension, RangeDimension, search_space
 
@@ -127,6 +127,7 @@ def planned(given: Mapping[str, Any]) -> SweepPlan:
 
 def checked_sweep(given: Mapping[str, Any]) -> SweepPlan:
     """Check settings without opening data. The plan has no metric yet where none is given: that depends on the data."""
+    given = with_saved_recipe(given)
     own = validated(WHERE, {name: value for name, value in given.items() if name in SWEEP}, SWEEP)
     wanted = {name: value for name, value in given.items() if name not in (*SWEEP, "name", "runs", "json")}
     source = data_path(str(wanted["data"])) if wanted.get("data") is not None else None

@@ -18,6 +18,7 @@ from . import (
     predictions,
     profiles,
     queue,
+    recipes,
     run_actions,
     run_evaluations,
     run_results,
@@ -32,6 +33,6 @@ from . import (
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
     submission, jobs, queue, run_results, run_evaluations, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, ensembles, compare, predictions, classify, text, events, uploads, doctor,
-    datasets, designs,
+    datasets, designs, recipes,
     search, account, admin,
 )  # fmt: skip

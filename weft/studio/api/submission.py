@@ -19,6 +19,7 @@ from ...jobs.queue.kinds import TRAIN
 from ...jobs.queue.needs import needs_of
 from ...jobs.queue.record import JobRecord
 from ...jobs.queue.submission import submit
+from ...jobs.recipes import RecipeStore
 from ...jobs.settings import SETTINGS, setting_as_text
 from ..access import current_user
 from ..library.owners import check_disk_quota
@@ -61,7 +62,7 @@ def add_trainings(
     studio: Studio, settings: Mapping[str, Any], user: StudioUser, priority: str = "normal", gpus: int = 1
 ) -> list[JobRecord]:
     """Check the settings of trainings and add them to the queue, in the name of a person and within their quota."""
-    trainings = [confined(studio, one) for one in trainings_of(_texts(settings))]
+    trainings = [confined(studio, one) for one in trainings_of(setting_texts(settings))]
     check_disk(studio, user)
     if len(trainings) > 1:  # all of them, or none
         studio.queue.check(needs_of(TRAIN, trainings[0], gpus), user.name, len(trainings))
@@ -85,7 +86,7 @@ def check_disk(studio: Studio, user: StudioUser) -> None:
 
 def confined(studio: Studio, settings: Mapping[str, str]) -> dict[str, str]:
     """The settings of one training, whose paths are confined to the allowed folders. Datasets of the studio have names."""
-    found = dict(settings)
+    found = RecipeStore(studio.config.runs).expanded(settings)
     if found.get("data"):
         found["data"] = _dataset_path(studio, found["data"])
     for name in PATHS:
@@ -108,8 +109,8 @@ def _dataset_path(studio: Studio, text: str) -> str:
     return str(newest)
 
 
-def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as texts."""
+def setting_texts(given: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as texts; what is no setting, or is decided by the server, is rejected."""
     for name in given:
         if name not in SETTINGS or name in OWN:
             raise UserError("studio", f"a setting of a training is required, got {name!r}.")

@@ -21,6 +21,16 @@ export default {
       const field = this.$el.querySelector(`[name="${name}"]`);
       if (field && document.activeElement !== field) field.value = value; // a typed value is a property: morph changes attributes
     },
+    // Fields that somebody else fills in; those that were out of sight are shown.
+    fill(values) {
+      for (const [name, value] of Object.entries(values)) {
+        const field = this.$el.querySelector(`[name="${name}"]`);
+        if (!field) continue;
+        field.value = value;
+        const more = field.closest("details");
+        if (more) more.open = true;
+      }
+    },
     // What is known of settings: a text below a field instead of its help, whether it is a mistake, and the value if it stays empty.
     hints(known) {
       for (const place of this.$el.querySelectorAll("[data-setting]")) {

@@ -50,22 +50,7 @@
   });
 
   // --- selected runs ---------------------------------------------------------------------------------------------------------
-  const asked = (title, label, button) =>
-    new Promise((resolve) => {
-      const dialog = Object.assign(document.createElement("dialog"), { className: "confirm" });
-      dialog.innerHTML = `<form method="dialog"><h2></h2><div class="fld next"><label for="asked"></label><div class="field"><input id="asked" autocomplete="off"></div></div><div class="row"><button class="btn" value="" formnovalidate>Cancel</button><button class="btn pri" value="ok"></button></div></form>`;
-      dialog.querySelector("h2").textContent = title;
-      dialog.querySelector("label").textContent = label;
-      dialog.querySelector(".pri").textContent = button;
-      const field = dialog.querySelector("input");
-      field.addEventListener("keydown", (event) => {
-        if (event.key === "Enter") (event.preventDefault(), dialog.close("ok"));
-      });
-      dialog.addEventListener("close", () => (dialog.remove(), resolve(dialog.returnValue === "ok" ? field.value.trim() : null)));
-      document.body.append(dialog);
-      dialog.showModal();
-      field.focus();
-    });
+  const { asked } = studio;
   const count = (runs) => `${runs.length} run${runs.length === 1 ? "" : "s"}`;
   const split = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
   const ACTIONS = {

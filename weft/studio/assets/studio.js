@@ -99,6 +99,25 @@
       dialog.showModal();
     });
 
+  // A text that is asked for, or one of several; null if nothing is to be done.
+  const asked = (title, label, button, choices = null) =>
+    new Promise((resolve) => {
+      const dialog = Object.assign(document.createElement("dialog"), { className: "confirm" });
+      dialog.innerHTML = `<form method="dialog"><h2></h2><div class="fld next"><label for="asked"></label><div class="field">${choices ? '<select id="asked" class="asked"></select>' : '<input id="asked" class="asked" autocomplete="off">'}</div></div><div class="row"><button class="btn" value="" formnovalidate>Cancel</button><button class="btn pri" value="ok"></button></div></form>`;
+      dialog.querySelector("h2").textContent = title;
+      dialog.querySelector("label").textContent = label;
+      dialog.querySelector(".pri").textContent = button;
+      const field = dialog.querySelector(".asked");
+      field.append(...(choices ?? []).map((one) => new Option(one, one)));
+      field.addEventListener("keydown", (event) => {
+        if (event.key === "Enter") (event.preventDefault(), dialog.close("ok"));
+      });
+      dialog.addEventListener("close", () => (dialog.remove(), resolve(dialog.returnValue === "ok" ? field.value.trim() : null)));
+      document.body.append(dialog);
+      dialog.showModal();
+      field.focus();
+    });
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-request]");
     if (button) send(button);
@@ -149,5 +168,5 @@
     if ((event.ctrlKey || event.metaKey) && event.key === "Enter") document.querySelector("[data-primary]:not(:disabled)")?.click();
   });
 
-  window.studio = { base, isDenied, mayChange: !denied, request, errorText, follow, toast, confirmed, toggleTheme };
+  window.studio = { base, isDenied, mayChange: !denied, request, errorText, follow, run, toast, asked, confirmed, toggleTheme };
 })();

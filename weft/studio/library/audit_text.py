@@ -26,6 +26,8 @@ _SENTENCES = tuple(
         (r"delete /datasets/([^/]+)", r"Deleted the dataset \1"),
         (r"put /designs/([^/]+)", r"Saved the network \1"),
         (r"delete /designs/([^/]+)", r"Deleted the network \1"),
+        (r"put /recipes/([^/]+)", r"Saved the recipe \1"),
+        (r"delete /recipes/([^/]+)", r"Deleted the recipe \1"),
         (r"post /designs/import.*", "Imported a network"),
         (r"post /runs/(delete|restore|annotate)", r"\1 runs"),
         (r"patch /runs/(.+)/annotations", r"Annotated \1"),

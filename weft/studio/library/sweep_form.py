@@ -54,7 +54,8 @@ def has_range(given: Mapping[str, str]) -> bool:
 
 def confined_sweep(given: Mapping[str, str], confined: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
     """The settings of a sweep, whose paths are confined to what the server may read: each value of a list."""
-    found = dict(given)
+    recipe = confined({"recipe": given["recipe"]}) if "recipe" in given else {}  # its settings, if it was saved here
+    found = {**recipe, **{name: text for name, text in given.items() if name != "recipe"}}
     for name in PATHS:
         if name in found:
             found[name] = ",".join(confined({name: value})[name] for value in values_of(name, found[name]))

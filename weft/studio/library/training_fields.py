@@ -64,7 +64,7 @@ _EMPTY = {
 _ABOUT = {
     "data": "a dataset, a folder of images, or a file (.npz, .csv, .txt)",
     "model": "a network of the zoo, one of yours, or a YAML file",
-    "recipe": "a published set of settings",
+    "recipe": "fills in settings: published ones, or yours",
     "weights": "a run, pretrained weights, or a file",
     "batch": "“auto” finds the largest that fits",
     "rate": "or “auto”; several values make a sweep",

@@ -15,6 +15,7 @@ from ...data.catalogue import known_names
 from ...errors import WeftError
 from ...jobs.definitions import kept_definition
 from ...jobs.network_store import NetworkStore
+from ...jobs.recipes import RecipeStore
 from ...jobs.settings import OF_ONE_RUN, SETTINGS, setting_as_text
 from ...jobs.training_preview import TrainingPreview
 from ...jobs.weights_store import stored
@@ -64,7 +65,7 @@ def add(studio: Studio) -> None:
 
 
 def _cloned(studio: Studio, run: str) -> dict[str, str]:
-    """The settings of a run that differ from the defaults, as the form writes them."""
+    """The settings of a run that differ from the defaults, as the form writes them. Its recipe would replace those that do not."""
     row = studio.index.get(run)
     if row is None:
         return {}
@@ -73,7 +74,10 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
     return {
         name: setting_as_text(name, value)
         for name, value in settings.items()
-        if name in SETTINGS and name not in OF_ONE_RUN and value is not None and value != SETTINGS[name].default
+        if name in SETTINGS
+        and name not in (*OF_ONE_RUN, "recipe")
+        and value is not None
+        and value != SETTINGS[name].default
     }
 
 
@@ -86,6 +90,8 @@ class TrainForm:
     def __init__(
         self, studio: Studio, values: dict[str, str], crumb: Sequence[tuple[str, str]], is_sweep: bool = False
     ) -> None:
+        self.recipes = RecipeStore(studio.config.runs)
+        values = {**self._recipe(values.get("recipe", "")), **values}
         self.studio, self.values = studio, values if values.keys() - {FOLDS} else {**START, **values}
         self.crumb, self.is_sweep = crumb, is_sweep
         self.groups = (*GROUPS[:2], SEARCH_GROUP, *GROUPS[2:]) if is_sweep else with_folds(GROUPS)
@@ -94,9 +100,10 @@ class TrainForm:
         on = {"start": self._start, "sweep": self._start_sweep, "folds": self._start_folds}
         self.header = Fragment(self._header(check), "header", on=on).classes("phead")
         lists = {
-            "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
+            "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": [*self.recipes.names(), *sorted(RECIPES)], "optimizer": sorted(optim.OPTIMIZERS),
             "weights": [one.name for one in stored()] + [str(row.folder) for row in studio.index.rows() if row.epochs],
         }  # fmt: skip
+        ui.add_head_html(f'<script src="{studio.config.prefix}/assets/train.js" defer></script>')
         with ui.element("div").classes("cols side-r"):
             self.form = Fragment(
                 render(
@@ -113,6 +120,15 @@ class TrainForm:
                 self.images = Fragment(self._augmented(check), "section").classes("card sect")
                 self.images.props('aria-label="Augmented images"')
         ui.context.client.on_connect(lambda: self._foresee(check))
+
+    def _recipe(self, name: str) -> dict[str, str]:
+        """The settings of a recipe for the fields of the form: what it shows is what it starts."""
+        if name in self.recipes.names():
+            found = self.recipes.settings(name)
+        else:
+            given = RECIPES[name].settings if name in RECIPES else {}
+            found = {key: setting_as_text(key, value) for key, value in given.items()}
+        return {key: text for key, text in found.items() if key != "recipe"}
 
     def _show(self, check: FormCheck) -> None:
         """What a check found: what can be started, the forecast, and hints at the fields."""
@@ -168,6 +184,12 @@ class TrainForm:
         return render("train_augmented.html", images=[] if images is None else [data_url(png(one)) for one in images])
 
     async def _changed(self, values: dict[str, str]) -> None:
+        before, recipe = self.values.get("recipe", ""), values.get("recipe", "")
+        if recipe != before:
+            old, new = await asyncio.to_thread(lambda: (self._recipe(before), self._recipe(recipe)))
+            undone = {name: "" for name, text in old.items() if values.get(name) == text}
+            self.form.run_method("fill", {**undone, **new})
+            values = {**values, **undone, **new}
         self.values = values
         check = await asyncio.to_thread(self._check, values)
         self._show(check)
