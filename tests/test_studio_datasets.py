@@ -25,7 +25,8 @@ from weft.jobs.datasets.create import create_dataset
 from weft.jobs.events import Event
 from weft.studio.library.dataset_form import DEFAULTS, DatasetForms
 from weft.studio.library.dataset_images import ImageFilter, OpenDatasets, OpenedDataset, flags_of
-from weft.studio.library.datasets import DatasetIndex
+from weft.studio.library.datasets import DatasetIndex, DatasetRow
+from weft.studio.library.runs import RunIndex
 from weft.studio.paths import AllowedPaths
 from weft.studio.uploads import UploadStore
 
@@ -328,6 +329,37 @@ def test_sources_are_confined(web: httpx.Client) -> None:
     refused = web.post("/api/v1/datasets", headers=HEADER, json={"source": "/etc", "name": "x"})
     assert refused.status_code == 400
     assert web.put("/api/v1/uploads/0123456789abcdef/files/a.png", headers=HEADER, content=b"x").status_code == 400
+
+
+def test_a_corrected_image_is_added_under_its_class(web: httpx.Client, server: LocalStudio) -> None:
+    data.create(
+        server.runs.parent / "photos", server.runs.parent / "datasets" / "fix" / "v1", size=(8, 8), validation=0.25
+    )
+    until(lambda: web.get("/api/v1/datasets/fix").status_code == 200)
+
+    def correct(label: str) -> httpx.Response:
+        image = {"image": ("image.png", picture(COLOURS["red"]))}
+        return web.post("/api/v1/datasets/fix/corrections", headers=HEADER, params={"label": label}, files=image)
+
+    refused = correct("../../red")
+    assert (refused.status_code, "a class of fix is required" in refused.json()["message"]) == (400, True)
+    assert correct("red").json()["message"] == "fix gets a new version with the image as red."
+    again = correct("red")  # its version would not have the first image
+    assert (again.status_code, "is being changed by job" in again.json()["message"]) == (400, True)
+    newest = until(
+        lambda: next((one for one in web.get("/api/v1/datasets/fix").json()["versions"] if one["name"] == "v2"), None)
+    )
+    assert (newest["images"], newest["changes"]) == (25, "added corrected images")
+
+
+def test_runs_on_relative_paths_belong_to_their_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = DatasetRow("shades", tmp_path / "here" / "datasets" / "shades", ())
+    for path in ("datasets/shades", "here/datasets/shades", str(tmp_path / "here/datasets/shades")):
+        make_run(tmp_path / "runs", f"run{len(path)}", [0.5], data=path)
+    index = RunIndex(tmp_path / "runs")
+    index.refresh()
+    assert len(row.used_by(index.rows())) == 3
 
 
 def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client, server: LocalStudio) -> None:

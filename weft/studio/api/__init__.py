@@ -6,6 +6,7 @@ from . import (
     classify,
     compare,
     compressions,
+    corrections,
     datasets,
     designs,
     doctor,
@@ -33,6 +34,6 @@ from . import (
 # The order matters where one router answers to every path below a name, as `runs` does.
 ROUTERS = (
     submission, jobs, queue, run_results, run_evaluations, run_actions, embedding, compressions, profiles, explain, runs, sweeps, folds, ensembles, compare, predictions, classify, text, events, uploads, doctor,
-    datasets, designs, recipes,
+    datasets, corrections, designs, recipes,
     search, account, admin,
 )  # fmt: skip

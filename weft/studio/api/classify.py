@@ -83,7 +83,7 @@ class LoadedFacts(BaseModel):
     notes: list[str] = Field(description="what was assumed of a network that does not say how it takes images")
 
 
-_BODY = {
+BODY = {
     "requestBody": {
         "required": True,
         "content": {
@@ -125,7 +125,7 @@ def router(studio: Studio) -> APIRouter:
         """The networks in memory, the most recently used first."""
         return [_loaded(studio, one) for one in studio.networks.all()]
 
-    @routes.post("/{run:path}/classify", response_model=Classification, openapi_extra=_BODY)
+    @routes.post("/{run:path}/classify", response_model=Classification, openapi_extra=BODY)
     async def classify(
         request: Request,
         run: str,
@@ -134,7 +134,7 @@ def router(studio: Studio) -> APIRouter:
     ) -> dict[str, Any]:
         """Classify images: files in a form, or JSON with contents, paths on the server or addresses."""
         network = find(run)
-        images = await _images(studio, request)
+        images = await sent_images(studio, request)
         found, milliseconds = await asyncio.to_thread(
             lambda: studio.networks.get(network.path, checkpoint).predict([content for _, content in images], top)
         )
@@ -188,7 +188,7 @@ def _facts(one: UsableNetwork) -> UsableFacts:
     )  # fmt: skip
 
 
-async def _images(studio: Studio, request: Request) -> list[tuple[str, bytes | Path]]:
+async def sent_images(studio: Studio, request: Request) -> list[tuple[str, bytes | Path]]:
     """The images of a request with their names."""
     request = bounded_request(request, LARGEST_REQUEST)
     if request.headers.get("content-type", "").startswith("application/json"):

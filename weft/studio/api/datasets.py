@@ -129,14 +129,8 @@ def router(studio: Studio) -> APIRouter:
             given = {**given, "add": str(studio.paths.path(str(given["add"])))}
         changes = DatasetChanges.from_json(given).with_merges(row.classes)
         changes.check(row.splits, row.classes, row.labels)
-        settings = {"folder": str(row.folder), "changes": changes.as_json(), "name": name}
-        job = studio.queue.add(settings, DATASET_VERSION, owner=submitter(studio, request))
-        studio.feed.refresh_soon()
-        return {
-            "number": job.number,
-            "message": f"A new version is made: {changes.summary()}.",
-            "open": f"/datasets/{name}",
-        }
+        made = add_version(studio, request, name, row, changes)
+        return {**made, "message": f"A new version is made: {changes.summary()}.", "open": f"/datasets/{name}"}
 
     @routes.delete("/{name}")
     def delete(name: str, confirmed: bool = False) -> dict[str, Any]:
@@ -164,6 +158,16 @@ def router(studio: Studio) -> APIRouter:
         return {"message": f"{name} {version} was deleted.", "open": f"/datasets/{name}"}
 
     return routes
+
+
+def add_version(
+    studio: Studio, request: Request, name: str, row: VersionRow, changes: DatasetChanges
+) -> dict[str, Any]:
+    """Add the job that makes a new version; its number."""
+    settings = {"folder": str(row.folder), "changes": changes.as_json(), "name": name}
+    job = studio.queue.add(settings, DATASET_VERSION, owner=submitter(studio, request))
+    studio.feed.refresh_soon()
+    return {"number": job.number}
 
 
 def _forget(studio: Studio) -> None:

@@ -136,25 +136,47 @@
       busy = false;
       showLoaded();
     };
+    const post = (path, content) => {
+      if (typeof content === "string") return api("POST", path, content, { "Content-Type": "application/json" });
+      const form = new FormData();
+      form.append("image", content, "image.png");
+      return api("POST", path, form);
+    };
     const classify = async (card, content) => {
       const path = `/networks/${encoded(card.dataset.network)}/classify?checkpoint=${card.dataset.checkpoint}`;
       try {
-        let answer;
-        if (typeof content === "string") answer = await api("POST", path, content, { "Content-Type": "application/json" });
-        else {
-          const form = new FormData();
-          form.append("image", content, "image.png");
-          answer = await api("POST", path, form);
-        }
+        const answer = await post(path, content);
         show(card, { ...answer.results[0], milliseconds: answer.milliseconds });
         settled(card, content, answer.results[0]);
+        offerCorrection(card, content, answer.results[0]);
       } catch (error) {
         said.textContent = error.message;
         forget(card); // what it said was about another image
       }
     };
+    // The image that a card is about, to be added to the dataset of its network under another class.
+    const corrected = new WeakMap();
+    const offerCorrection = (card, content, result) => {
+      const place = card.querySelector(".correct");
+      if (!place) return;
+      place.hidden = !result?.classes.length;
+      corrected.set(card, content);
+    };
+    root.addEventListener("click", async (event) => {
+      const button = event.target.closest("[data-correct]");
+      if (!button) return;
+      const content = corrected.get(button.closest("[data-network]")), { correct: dataset, classes } = button.dataset;
+      const label = await studio.asked(`Add to ${dataset}`, "The right class of this image", "Add", JSON.parse(classes));
+      if (!label) return;
+      try {
+        studio.toast((await post(`/datasets/${encodeURIComponent(dataset)}/corrections?${new URLSearchParams({ label })}`, content)).message);
+      } catch (error) {
+        studio.toast(error.message, true);
+      }
+    });
     const forget = (card) => {
       show(card, null);
+      offerCorrection(card, null, null);
       clearTimeout(resting.get(card));
       document.querySelector(`[data-why-of="${CSS.escape(card.dataset.key)}"]`).dispatchEvent(new CustomEvent("unclassified", { bubbles: true }));
     };

@@ -21,6 +21,7 @@ _SENTENCES = tuple(
         (r"post /ensembles", "Made an ensemble"),
         (r"post /datasets", "Made a dataset"),
         (r"post /datasets/([^/]+)/[^/]+/changes", r"Changed the dataset \1"),
+        (r"post /datasets/([^/]+)/corrections", r"Corrected images of \1"),
         (r"post /datasets/([^/]+)/.*doctor(/save)?", r"Examined the dataset \1"),
         (r"put /datasets/([^/]+)/.*doctor/decisions", r"Decided on findings in \1"),
         (r"delete /datasets/([^/]+)", r"Deleted the dataset \1"),

@@ -136,16 +136,17 @@ class DatasetRow:
         found = []
         for run in runs:
             data = str(run.settings.get("data") or "")
-            here = folders.get(str(_absolute(data, self.folder))) if self.name in data else None
+            places = _places(data, self.folder) if self.name in data else ()
+            here = next((folders[one] for one in places if one in folders), None)
             if here is not None and version in (None, here):
                 found.append(run)
         return found
 
 
-def _absolute(data: str, folder: Path) -> Path:
-    """Where the data of a run is: relative paths began beside the datasets of this studio."""
+def _places(data: str, folder: Path) -> tuple[str, str]:
+    """Where the data of a run may be: relative paths began beside the datasets of this studio, or where it was started."""
     path = Path(data).expanduser()
-    return path if path.is_absolute() else folder.parent.parent / path
+    return str(folder.parent.parent / path), str(path.absolute())
 
 
 class DatasetIndex:

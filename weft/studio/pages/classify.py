@@ -14,6 +14,7 @@ from nicegui import background_tasks, ui
 from ...jobs.prediction.results import StoredPrediction, best_per_class
 from ...records import dataclass
 from ..library.batches import PredictionBatch, rows_of
+from ..library.datasets import DatasetRow
 from ..library.feed import Snapshot
 from ..library.usable import UsableNetwork, usable_networks
 from ..ui.context import Studio
@@ -145,10 +146,17 @@ def _one_html(studio: Studio, chosen: list[NetworkChoice], path: str) -> str:
     batch = next((one for one in studio.batches.recent(HISTORY) if one.is_done), None)
     source = "path" if path else "draw" if _takes_grey(chosen) else "file"
     return render(
-        "classify_one.html", networks=[_with_links(one) for one in chosen], base=base, urls=studio.config.urls, path=path, source=source,
+        "classify_one.html", networks=[_with_links(one) | {"dataset": _dataset_of(studio, one)} for one in chosen], base=base, urls=studio.config.urls, path=path, source=source,
         batch=batch, thumbs="" if batch is None else thumbs(batch, _spread(rows_of(batch), LAST), base),
         code=_code(chosen[0], base) if chosen else "",
     )  # fmt: skip
+
+
+def _dataset_of(studio: Studio, one: NetworkChoice) -> DatasetRow | None:
+    """The dataset of the studio that a network learned from and that corrected images can be added to."""
+    row = one.network.row
+    found = (known for known in studio.feed.snapshot.datasets if row is not None and known.used_by([row]))
+    return next((known for known in found if known.newest is not None and known.newest.labels == "class"), None)
 
 
 def _spread(rows: Sequence[StoredPrediction], most: int) -> list[StoredPrediction]:
