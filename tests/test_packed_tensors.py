@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from weft.errors import RunError, UserError
-from weft.packing import context_coding
+from weft.packing import context_coding, packed_tensors
 from weft.packing.byte_stream import ByteReader, ByteWriter
 from weft.packing.density_classes import choose_classes
 from weft.packing.frequencies import Frequencies
@@ -182,6 +182,30 @@ def test_a_small_file_cannot_claim_much_memory() -> None:
         unpack_tensors(resealed(bytes(out.content) + bytes(4)), "x")
 
 
+@pytest.mark.parametrize("coder", CODERS)
+def test_what_is_packed_can_be_unpacked_however_small_it_is(coder: Coder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_tensors, "MOST_BYTES", 1 << 14)
+    monkeypatch.setattr(packed_tensors, "MOST_RATIO", 1 << 7)
+    weight = np.zeros((200, 300), np.float32)
+    weight[3, 5] = weight[7, 9] = 0.5
+    packed = pack_tensors({"w": weight}, coder).content
+    assert len(packed) == -(-weight.nbytes // 128)
+    assert packed[3] == packed_tensors.PADDED
+    check_equal(unpack_tensors(packed, "w"), {"w": weight})
+    with pytest.raises(RunError, match="bytes are left over"):
+        unpack_tensors(resealed(packed[:3] + b"\x02" + packed[4:]), "w")
+    with pytest.raises(RunError, match="bytes are left over"):
+        unpack_tensors(resealed(packed[:-5] + b"\x01" + packed[-4:]), "w")
+    with pytest.raises(RunError, match="larger than a file of this size can hold"):
+        unpack_tensors(resealed(packed[:-5] + packed[-4:]), "w")
+
+
+def test_arrays_in_another_byte_order_are_packed_by_value() -> None:
+    given = np.array([1.0, -2.5, 0.0, 1.0], ">f4")
+    found = unpack_tensors(pack_tensors({"x": given}).content, "x")["x"]
+    assert found.tolist() == given.tolist()
+
+
 def test_weights_in_groups_are_told_by_their_distances() -> None:
     weight = grouped(300, 784)
     packed = pack_tensors({"w": weight})
@@ -212,7 +236,7 @@ def test_what_is_not_ours_or_newer_is_told_apart(tmp_path) -> None:
     content = pack_tensors({"x": np.zeros(3)}).content
     with pytest.raises(RunError, match="does not begin as one"):
         unpack_tensors(b"x" * 100, "x")
-    with pytest.raises(RunError, match="has version 9, this weft reads up to 2: install a newer weft"):
+    with pytest.raises(RunError, match="has version 9, this weft reads up to 3: install a newer weft"):
         unpack_tensors(resealed(content[:3] + b"\x09" + content[4:]), "x")
     with pytest.raises(RunError, match="cannot be read"):
         load_packed(tmp_path / "missing")

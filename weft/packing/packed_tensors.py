@@ -5,6 +5,7 @@
     names             of all tensors, deflated if that is shorter
     for each tensor   dtype, shape, form (see below), values and tables
     streams           rANS only: classes of rows and columns; then masks of zeros and numbers of values
+    padding           zeros, so that the file is not smaller than its tensors allow (see below)
     checksum          CRC-32 of all before, 4 bytes
 
 Numbers are varints. Forms are sums of MASKED (zeros are left out), CODEBOOK (values are numbers of a codebook), HALF (float32 values that are
@@ -40,7 +41,8 @@ from .tensor_forms import (
 )
 
 Coder = Literal["rans", "huffman"]
-MAGIC, VERSION = b"WPK", 2  # version 2 has distances in rANS; files without them are of version 1
+# Version 2 has distances in rANS, version 3 padding. A file has the lowest version that reads it.
+MAGIC, VERSION, PADDED = b"WPK", 3, 3
 CODERS: tuple[Coder, ...] = ("rans", "huffman")
 MOST_BYTES, MOST_RATIO = 1 << 26, 1 << 14  # that all tensors have: so many, or so many times the bytes of the file
 
@@ -81,21 +83,34 @@ def pack_tensors(tensors: Mapping[str, Any], coder: Coder = "rans") -> PackedTen
     """Tensors by name as the bytes of a packed file."""
     if coder not in CODERS:
         raise UserError("pack", f"coder must be 'rans' or 'huffman', got {coder!r}.")
-    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    arrays = {name: _native(np.asarray(value)) for name, value in tensors.items()}
     unknown = [name for name, array in arrays.items() if array.dtype.name not in DTYPES]
     if unknown:
         raise UserError("pack", f"{unknown[0]!r} is {arrays[unknown[0]].dtype}; packed are {', '.join(DTYPES)}.")
     out = ByteWriter()
     forms = {name: shortest_form(array, coder) for name, array in arrays.items()}
-    version = VERSION if any(form.has_distances for form in forms.values()) else 1
-    out.content += MAGIC + bytes([version, CODERS.index(coder)])
+    out.content += MAGIC + bytes([2 if any(form.has_distances for form in forms.values()) else 1, CODERS.index(coder)])
     _write_names(out, list(arrays))
     for form in forms.values():
         out.content += form.head
     write_segments(out, [one for form in forms.values() for one in form.classes])
     write_segments(out, [one for form in forms.values() for one in form.symbols])
+    _pad(out, sum(array.nbytes for array in arrays.values()))
     out.content += zlib.crc32(out.content).to_bytes(4, "little")
     return PackedTensors(bytes(out.content), forms)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """An array in the byte order of this machine."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _pad(out: ByteWriter, unpacked: int) -> None:
+    """Lengthen a file that would be too small for the memory that its tensors claim."""
+    missing = -(-unpacked // MOST_RATIO) - len(out.content) - 4
+    if unpacked > MOST_BYTES and missing > 0:
+        out.content += bytes(missing)
+        out.content[len(MAGIC)] = PADDED
 
 
 def shortest_form(array: np.ndarray, coder: Coder) -> TensorForm:
@@ -132,8 +147,9 @@ def _unpacked(content: bytes) -> dict[str, np.ndarray]:
         heads.append(read_head(reader, left, with_contexts=coder == "rans"))
         left -= math.prod(heads[-1].shape) * heads[-1].dtype.itemsize
     found = decode_tensors(reader, heads)
-    if reader.left:
-        raise Damaged(f"{reader.left} bytes are left over")
+    rest = reader.take(reader.left)
+    if any(rest) or (rest and content[len(MAGIC)] < PADDED):
+        raise Damaged(f"{len(rest)} bytes are left over")
     return dict(zip(names, found, strict=True))
 
 
