@@ -184,9 +184,7 @@ def other_programs(size):
 
 def test_ranks_that_run_other_programs_are_told(pool):
     others = [i for i in range(pool.size) if i != 1]
-    message = (
-        f"all processes must run the same program: numbers {others} along the axis 'data' run another one than number 1"
-    )
+    message = f"all ranks must run the same program, got one on rank 1 of the axis 'data' that differs from that of ranks {others}"
     assert message in pool.run(other_programs, pool.size)[1]
 
 
@@ -240,7 +238,7 @@ def test_processes_may_have_several_threads_and_another_order_ends_them(shared_p
         results = [shared_pools[2].run(many_threads), threaded.run(many_threads)]
         assert len({part for result in results for part, _ in result}) == 1
         assert results[0][0][1] == 40_004.0
-        with pytest.raises(RunError, match="runs another program than the others, or in another order"):
+        with pytest.raises(RunError, match="runs another program than the other ranks, or runs it in another order"):
             threaded.run(other_order)
 
 

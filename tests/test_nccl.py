@@ -303,7 +303,7 @@ def other_order():
 
 
 def test_another_order_of_programs_ends_the_processes():
-    with pytest.raises(RunError, match="runs another program than the others, or in another order"):
+    with pytest.raises(RunError, match="runs another program than the other ranks, or runs it in another order"):
         parallel.run(other_order, 2)
 
 

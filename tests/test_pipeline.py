@@ -249,10 +249,10 @@ def test_one_process_is_a_pipeline_of_one_stage():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"schedule": "zigzag"}, "there is no schedule 'zigzag'. Known: gpipe, 1f1b"),
-        ({"micro_batches": 0}, "1 micro-batch or more is required, got 0"),
-        ({"micro_batches": 5}, "5 micro-batches of equal size make up is required, got 12 examples"),
-        ({"axis": "stages"}, "there is no axis 'stages'"),
+        ({"schedule": "zigzag"}, "a schedule is one of gpipe, 1f1b, got 'zigzag'."),
+        ({"micro_batches": 0}, "at least 1 micro-batch is required, got 0"),
+        ({"micro_batches": 5}, "a multiple of the 5 micro-batches is required, got 12"),
+        ({"axis": "stages"}, "is required, got 'stages'"),
     ],
 )
 def test_settings_are_checked(settings, message):
@@ -275,5 +275,5 @@ def other_shape():
 
 
 def test_a_message_of_another_shape_ends_both_processes():
-    with pytest.raises(RunError, match="runs another program than the others"):
+    with pytest.raises(RunError, match="runs another program than the other ranks"):
         parallel.run(other_shape, 2, threads=1)

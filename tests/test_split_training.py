@@ -251,7 +251,7 @@ def test_what_cannot_be_split_is_refused(shared_pools):
         "freeze= cannot be used with parallel=pipeline:2. Use data:2",
         "local_steps= cannot be used with parallel=model:2. Use data:2",
         "freeze_layers= cannot be used with parallel=pipeline:2",
-        "data, model without a number must have the rest of 2 processes",
+        "An axis without a number takes the remaining ranks, and 2 ranks do not divide so",
     ]
     for found in shared_pools[2].run(refusals):
         for text, pattern in zip(found, wanted, strict=True):

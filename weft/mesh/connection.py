@@ -62,7 +62,7 @@ def _end(found: Connection) -> None:
 def _within_launch(me: World) -> Connection:
     if knobs.engine == "mpi":
         raise UserError(
-            "parallel", f"weft launch connects processes by shared memory. For MPI: mpiexec -n {me.size} ..."
+            "parallel", f"weft launch requires engine=local or auto, got mpi. To use MPI: mpiexec -n {me.size} ..."
         )
     page = ControlPage(me.group, me.rank, me.size)
     return Connection("local", page, FailureHook(page, launched=True))
@@ -75,7 +75,8 @@ def _through_mpi(me: World) -> Connection:
         return Connection("local", page, FailureHook(page, launched=False))
     if knobs.engine == "local":
         raise UserError(
-            "parallel", "engine=local is for processes of one machine, got several. Use engine=auto or engine=mpi."
+            "parallel",
+            "engine=local requires all ranks on one machine, got several machines. Use engine=auto or engine=mpi.",
         )
     file = ControlPage.create()
     page = ControlPage(path_of(file), me.rank, me.size)

@@ -40,13 +40,16 @@ def _nothing() -> None:
 def new_memory(name: str, nbytes: int) -> int:
     """An anonymous file in memory: it disappears when the last process that uses it ends, for whatever reason."""
     if not hasattr(os, "memfd_create"):
-        raise UserError("parallel", "processes that share memory require Linux.")
+        raise UserError("parallel", "shared memory between ranks requires Linux.")
     file = os.memfd_create(name)
     try:
         os.posix_fallocate(file, 0, nbytes)
     except OSError as error:
         os.close(file)
-        raise RunError("parallel", f"{nbytes >> 20} MiB of shared memory cannot be made: {error.strerror}.") from error
+        raise RunError(
+            "parallel",
+            f"{nbytes >> 20} MiB of shared memory are required: {error.strerror}. Free memory, or use fewer ranks.",
+        ) from error
     return file
 
 

@@ -120,7 +120,7 @@ class ControlNetwork:
             for where, rank in group:
                 same = where >> TAG_BITS == furthest >> TAG_BITS
                 if same and where != furthest:
-                    self.page.give_up(rank, f"is in another collective than rank {ahead}: it runs another program, or in another order.")  # fmt: skip
+                    self.page.give_up(rank, f"is in another collective than rank {ahead}: it runs another program, or runs it in another order.")  # fmt: skip
                 elif not same and self.page.words[BEATS + rank] == ENDED:
                     self.page.give_up(rank, "has ended, and others wait for it.")
 

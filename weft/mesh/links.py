@@ -69,7 +69,7 @@ def _check_one_machine(mesh: Mesh) -> None:
     if mesh.engine != "local":
         raise UserError(
             "link",
-            "pipelines and parameter servers send messages through the memory of one machine, and these processes are connected by MPI. "
+            "pipelines and parameter servers require shared memory, and these ranks are connected by MPI. "
             "Use parallel=data:N or model:N between machines.",
         )
 

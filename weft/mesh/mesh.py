@@ -112,14 +112,14 @@ class Mesh:
 
     def _known(self, axis: str) -> str:
         if axis not in self.sizes:
-            raise UserError("mesh", f"there is no axis {axis!r}. There are: {', '.join(self.sizes)}.")
+            raise UserError("mesh", f"an axis of the mesh ({', '.join(self.sizes)}) is required, got {axis!r}.")
         return axis
 
     def failure(self, peer: int) -> RunError:
         """Why a collective was aborted: a peer is in a different one, or (-1) one failed."""
         page = control_page()
         if peer >= 0:
-            page.give_up(self.world.rank, "runs another program than the others, or in another order.")
+            page.give_up(self.world.rank, "runs another program than the other ranks, or runs it in another order.")
         deadline = time.monotonic() + 2.0
         while page.failure is None and time.monotonic() < deadline:  # MPI noticed before the control network
             time.sleep(0.01)
@@ -132,14 +132,14 @@ class Mesh:
 def _check(axes: Axes, all_: World) -> None:
     for name, size in axes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise UserError("mesh", f"the axis {name!r} needs 1 process or more, got {size!r}.")
+            raise UserError("mesh", f"the axis {name!r} needs at least 1 rank, got {size!r}.")
     if not axes:
-        raise UserError("mesh", "a mesh has one axis or more, for example Mesh(data=2).")
+        raise UserError("mesh", "at least one axis is required, got none. For example: Mesh(data=2).")
     wanted = prod(n for _, n in axes)
     if wanted != all_.size:
         shown = ", ".join(f"{n}={s}" for n, s in axes)
         raise UserError(
-            "mesh", f"Mesh({shown}) needs {wanted} processes, there {'is' if all_.size == 1 else 'are'} {all_.size}. "
+            "mesh", f"Mesh({shown}) needs {wanted} ranks, got {all_.size}. "
             f"Start them with: weft launch -n {wanted} SCRIPT.",
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ def next_number() -> int:
 def current() -> Mesh:
     """The mesh created last."""
     if not _current:
-        raise UserError("mesh", "there is no mesh. Make one first: weft.parallel.Mesh(data=4).")
+        raise UserError("mesh", "a mesh is required, got none. Create one first: weft.parallel.Mesh(data=4).")
     return _current[-1]
 
 
@@ -168,7 +168,7 @@ def with_axes(axes: Axes) -> Mesh:
         if mesh.axes == axes:
             return mesh
     shown = ", ".join(f"{n}={s}" for n, s in axes)
-    raise UserError("mesh", f"this program was made for Mesh({shown}), and there is no such mesh in this process.")
+    raise UserError("mesh", f"this program requires Mesh({shown}), which this process has not created.")
 
 
 def run_collective(name: str, *given: Any) -> np.ndarray:

@@ -53,13 +53,13 @@ def load_mpi(me: World) -> MpiLibrary:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:  # the latter: mpi4py is installed, but finds no library
         raise UserError(
-            "parallel", f"processes started by {me.launcher} are connected by MPI, which cannot be used: {error}. "
+            "parallel", f"ranks started by {me.launcher} require MPI, which cannot be used: {error}. "
             + INSTALL.format(size=me.size),
         ) from None  # fmt: skip
     if mpi.COMM_WORLD.size != me.size:
         name = mpi.Get_library_version().split(",")[0].split("\n")[0].strip()
         raise UserError(
-            "parallel", f"{me.launcher} started {me.size} processes, and mpi4py's library ({name}) knows of {mpi.COMM_WORLD.size}. "
+            "parallel", f"{me.launcher} started {me.size} processes, and mpi4py's MPI library ({name}) found {mpi.COMM_WORLD.size}. "
             "Use the mpiexec of that library; for SLURM: srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH).",
         )  # fmt: skip
     communicator = mpi.COMM_WORLD.Dup()

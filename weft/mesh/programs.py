@@ -31,7 +31,9 @@ class CollectiveProgram:
             return None
         meshes = {n.param("mesh") for n in nodes}
         if len(meshes) > 1:
-            raise UserError("mesh", f"the collectives of one program need one mesh, got {', '.join(map(str, meshes))}.")
+            raise UserError(
+                "mesh", f"all collectives of a program must use one mesh, got {', '.join(map(str, meshes))}."
+            )
         return cls(with_axes(meshes.pop()), tuple(sorted({n.param("axis") for n in nodes})))
 
     def linked_symbol(self, symbol: str) -> str:
@@ -49,8 +51,8 @@ class CollectiveProgram:
             if different:
                 raise RunError(
                     "parallel",
-                    f"all processes must run the same program: numbers {different} along the axis {axis!r} run another one than number "
-                    f"{self.mesh.index(axis)}. Shapes, settings and code must not depend on the rank.",
+                    f"all ranks must run the same program, got one on rank {self.mesh.index(axis)} of the axis {axis!r} that differs from that of "
+                    f"ranks {different}. Shapes, settings and code must not depend on the rank.",
                 )
         self.verified = True
 

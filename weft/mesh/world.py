@@ -56,7 +56,7 @@ def read_world(environment: Mapping[str, str]) -> World:
             if not all(n.isdecimal() for n in numbers) or not int(numbers[0]) < int(numbers[1]):
                 raise UserError(
                     "parallel",
-                    f"{rank}={numbers[0]} and {size}={numbers[1]} must be a rank and a number of processes above it.",
+                    f"a rank below the number of ranks is required, got {rank}={numbers[0]} and {size}={numbers[1]}.",
                 )
             here = environment.get(local, "")
             number = int(here) if here.isdecimal() else None

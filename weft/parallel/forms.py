@@ -34,7 +34,7 @@ def read_form(text: str) -> dict[str, int | None]:
         if name not in AXES or name in found:
             raise wrong_form(text, f"{name!r} is given twice." if name in found else nearest(name, AXES))
         if count and (not count.isdecimal() or int(count) < 1):
-            raise wrong_form(text, f"{name} needs 1 process or more.")
+            raise wrong_form(text, f"{name} needs at least 1 rank.")
         found[name] = int(count) if count else None
     return found
 

@@ -64,7 +64,9 @@ def program(command: Sequence[str]) -> list[str]:
     if words[0] == "weft":
         return ["-m", *words]
     if words[0] != "-m" and not Path(words[0]).is_file():
-        raise UserError("weft launch", f"there is no script {words[0]}. A module is run by: -m {words[0]}.")
+        raise UserError(
+            "weft launch", f"a script is required, {words[0]} does not exist. To run a module: -m {words[0]}."
+        )
     return words
 
 

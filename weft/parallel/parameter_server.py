@@ -62,7 +62,7 @@ class ParameterServer:
         self.mesh, self.axis, self.staleness = meshes.current(), axis, staleness
         size, here = self.mesh.size(axis), self.mesh.index(axis)
         if self.mesh.engine != "local":
-            raise UserError("ParameterServer", "processes of one machine are required, got several machines.")
+            raise UserError("ParameterServer", "all ranks must be on one machine, got several machines.")
         self.workers = max(1, size - 1)
         self.is_server, self.worker = here == 0, here - 1 if here else (0 if size == 1 else None)
         self.model, self.loss = model.train(), loss

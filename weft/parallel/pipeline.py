@@ -318,12 +318,12 @@ def _part_size(batch: int, micro_batches: int) -> int:
     if batch == 0 or batch % micro_batches:
         raise UserError(
             "Pipeline",
-            f"a batch that {micro_batches} micro-batches of equal size make up is required, got {batch} examples.",
+            f"a batch size that is a multiple of the {micro_batches} micro-batches is required, got {batch}.",
         )
     return batch // micro_batches
 
 
 def _checked(name: str, stage: int, stages: int, micro_batches: Any) -> list[Work]:
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
-        raise UserError("Pipeline", f"1 micro-batch or more is required, got {micro_batches!r}.")
+        raise UserError("Pipeline", f"at least 1 micro-batch is required, got {micro_batches!r}.")
     return schedule(name, stage, stages, micro_batches)

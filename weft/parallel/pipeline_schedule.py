@@ -46,7 +46,7 @@ SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 def schedule(name: str, stage: int, stages: int, micro_batches: int) -> list[Work]:
     """The passes of a stage in the order of the named schedule."""
     if name not in SCHEDULES:
-        raise UserError("Pipeline", f"there is no schedule {name!r}. Known: {', '.join(SCHEDULES)}.")
+        raise UserError("Pipeline", f"a schedule is one of {', '.join(SCHEDULES)}, got {name!r}.")
     return SCHEDULES[name](stage, stages, micro_batches)
 
 

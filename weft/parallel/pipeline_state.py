@@ -89,7 +89,8 @@ class StageTensors:
         wrong = [n for n, t in self.whole.items() if n in values and as_tensor(values[n]).shape != t.shape]
         if missing or extra or wrong:
             raise UserError(
-                "Pipeline", f"values of another network. Missing: {missing}, extra: {extra}, other shapes: {wrong}."
+                "Pipeline",
+                f"the tensors of this network are required, got others. Missing: {missing}, extra: {extra}, wrong shapes: {wrong}.",
             )
         for name, tensor in self.own.items():
             tensor.assign(as_tensor(values[name]).astype(tensor.dtype))

@@ -176,7 +176,7 @@ def end_all(processes: list[Any]) -> None:
 def check_ranks(ranks: Any) -> None:
     """Raise an error unless `ranks` is a valid number of processes."""
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
-        raise UserError("parallel", f"1 to {MOST_RANKS} processes are required, got {ranks!r}.")
+        raise UserError("parallel", f"1 to {MOST_RANKS} ranks are required, got {ranks!r}.")
 
 
 class LaunchGroup:

@@ -59,5 +59,7 @@ def read_sizes(text: str | None, processes: int) -> ParallelSizes:
     open_ = [name for name, size in given.items() if size is None]
     known = prod(size for size in given.values() if size is not None)
     if len(open_) > 1 or (open_ and processes % known):
-        raise wrong_form(text, f"{', '.join(open_)} without a number must have the rest of {processes} processes.")
+        raise wrong_form(
+            text, f"An axis without a number takes the remaining ranks, and {processes} ranks do not divide so."
+        )
     return ParallelSizes(**{name: processes // known if size is None else size for name, size in given.items()})

@@ -38,7 +38,7 @@ class SlurmJob:
         if self.ranks % self.nodes:
             raise UserError(
                 "weft launch",
-                f"{self.ranks} processes cannot be shared evenly by {self.nodes} machines. Use a multiple.",
+                f"a number of ranks that is a multiple of the {self.nodes} nodes is required, got {self.ranks}. Change -n or --nodes.",
             )
 
     def script(self) -> str:
@@ -75,7 +75,8 @@ class SlurmJob:
         """Submit the job, and write its script beside the output, as weft-JOB.sh; returns sbatch's answer."""
         if shutil.which("sbatch") is None:
             raise UserError(
-                "weft launch", "there is no sbatch on this machine. --dry-run prints the script of the job."
+                "weft launch",
+                "sbatch is required to submit a job, and is not installed here. --dry-run prints the job script instead.",
             )
         script = self.script()
         answer = subprocess.run(["sbatch"], input=script, text=True, capture_output=True)

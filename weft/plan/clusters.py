@@ -126,7 +126,9 @@ def published_scaling() -> list[PublishedScaling]:
 def _cluster(name: str, entry: TableEntry) -> DescribedCluster:
     entry.only(("title", "machine", "ranks_per_node", "inside", "between"))
     if name == HERE:
-        entry.fail("title", f"{HERE} is the name of this machine, which is measured. Choose another name.")
+        entry.fail(
+            "title", f"another name than {HERE} is required, which is this machine, got {HERE}. Rename the cluster."
+        )
     figures = {f"{place}_{key}": _link(entry, place, key) for place in ("inside", "between") for key in ("latency", "bandwidth")}  # fmt: skip
     per_node = entry.number("ranks_per_node")
     if per_node < 1 or per_node != int(per_node):

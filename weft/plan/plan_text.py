@@ -41,12 +41,12 @@ class PrintablePlan(Protocol):
 def plan_text(plan: PrintablePlan) -> str:
     """The text of the whole plan."""
     most = plan.ranks[-1]
-    examples = f"{plan.batch:g} examples {'of all ranks together' if plan.fixed_total else 'a rank'}"
-    head = f"{plan.subject + ' on ' if plan.subject else ''}{plan.title}; {examples}, {size_text(plan.parameters)} of parameters; predicted"
+    examples = f"{plan.batch:g} examples {'in total' if plan.fixed_total else 'per rank'}"
+    head = f"{plan.subject + ' on ' if plan.subject else ''}{plan.title}; {examples}, {size_text(plan.parameters)} of parameters; all figures are predicted"
     scaling = [plan.best(n) for n in plan.ranks]
-    parts = [head, f"the best split\n{_rows(plan, scaling)}"]
+    parts = [head, f"best split by number of ranks\n{_rows(plan, scaling)}"]
     if len(plan.of(most)) > 1:
-        parts.append(f"splits of {most:,} ranks\n{_rows(plan, plan.of(most))}")
+        parts.append(f"all splits over {most:,} ranks\n{_rows(plan, plan.of(most))}")
     return "\n\n".join([*parts, explanation(plan)])
 
 
@@ -70,7 +70,7 @@ def explanation(plan: PrintablePlan) -> str:
     found = plan.of(plan.ranks[-1])
     best, others = found[0], found[1:]
     if best.split.ranks == 1:
-        return "One rank has nobody to share its work with."
+        return "There is nothing to split with one rank."
     lines = [f"{best.split} is best: {_why(plan, best)}."]
     lines += [f"- {row.split}: {_why_not(plan, best, row)}." for row in others[:OTHERS]]
     return "\n".join(lines)
@@ -78,42 +78,42 @@ def explanation(plan: PrintablePlan) -> str:
 
 def _why(plan: PrintablePlan, best: StepPrediction) -> str:
     if not plan.fits(best):
-        return f"no split fits into the memory of a rank, and this one needs least ({size_text(best.memory.total)})"
+        return f"no split fits in the memory of a rank, and this one needs the least ({size_text(best.memory.total)})"
     loss = {
-        "communication that nothing hides": best.exposed,
-        "the bubble of the pipeline": best.waiting,
+        "exposed communication": best.exposed,
+        "the pipeline bubble": best.waiting,
         "copies of gradients": best.copies,
-        "slower kernels and what does not shrink": best.compute + best.update - best.alone,
+        "slower kernels and fixed costs": best.compute + best.update - best.alone,
     }
     largest = max(loss, key=lambda name: loss[name])
     if best.efficiency > 0.995:
-        return f"{best.efficiency:.1%} of the speed of ranks that work alone; " + _hidden(best)
-    return f"{best.efficiency:.1%} of the speed of ranks that work alone, and most of the rest is {largest} ({duration(max(loss[largest], 1e-9))} of {duration(best.seconds)}); {_hidden(best)}"  # fmt: skip
+        return f"efficiency {best.efficiency:.1%}; " + _hidden(best)
+    return f"efficiency {best.efficiency:.1%}, limited by {largest} ({duration(max(loss[largest], 1e-9))} of {duration(best.seconds)}); {_hidden(best)}"  # fmt: skip
 
 
 def _hidden(row: StepPrediction) -> str:
     if not row.communication:
-        return "nothing is communicated"
+        return "no communication"
     hidden = 1 - row.exposed / row.communication
-    return f"{duration(row.communication)} of communication, {hidden:.0%} of it hidden behind the backward pass"
+    return f"{duration(row.communication)} of communication, {hidden:.0%} of it overlapped with the backward pass"
 
 
 def _why_not(plan: PrintablePlan, best: StepPrediction, row: StepPrediction) -> str:
     slower = row.seconds / best.seconds - 1
-    memory = f"{size_text(row.memory.total)} a rank"
+    memory = f"{size_text(row.memory.total)} per rank"
     if not plan.fits(row):
-        return f"needs {memory}, and there are {size_text(plan.limits[row.split.ranks] or 0)}"
+        return f"does not fit: {memory}, of {size_text(plan.limits[row.split.ranks] or 0)} available"
     if slower < 0.01:
-        return f"as fast, but less simple; {memory} instead of {size_text(best.memory.total)}"
+        return f"as fast, but more complex; {memory} instead of {size_text(best.memory.total)}"
     causes = {
-        "waits in the pipeline": row.waiting - best.waiting,
-        "communicates activations or more than can be hidden": row.exposed - best.exposed,
-        "computes longer: smaller pieces, unequal stages": row.compute - best.compute,
-        "copies and updates more parameters": row.copies + row.update - best.copies - best.update,
+        "a larger pipeline bubble": row.waiting - best.waiting,
+        "more exposed communication": row.exposed - best.exposed,
+        "longer computation, in smaller or unequal pieces": row.compute - best.compute,
+        "more copies and updates of parameters": row.copies + row.update - best.copies - best.update,
     }
     worst = max(causes, key=lambda name: causes[name])
     share = f"{slower:.0%} slower" if slower < 1 else f"{1 + slower:.1f} times as slow"
-    return f"{share}, it {worst} ({duration(max(causes[worst], 1e-9))}); {memory}"
+    return f"{share}: {worst} ({duration(max(causes[worst], 1e-9))}); {memory}"
 
 
 def checks_text(checks: Sequence[ScalingCheck]) -> str:

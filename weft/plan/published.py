@@ -51,12 +51,12 @@ class ScalingCheck:
             return "the model is pessimistic here: it lets the all-reduce start only with a full bucket"
         if self.bandwidth_share is not None and self.bandwidth_share > 0.5:
             return (
-                f"bound by the network: an all-reduce at {self.bandwidth_share:.0%} of the line rate explains it "
+                f"bound by the network: an all-reduce at {self.bandwidth_share:.0%} of the line rate would explain the difference "
                 "(headers, congestion, and buckets that wait for the slowest rank)"
             )
         return (
-            f"the all-reduce is hidden behind the backward pass, so what is missing is waiting for the slowest of {self.published.ranks} ranks, "
-            f"which the model leaves out: a spread of {self.spread:.1%} between steps explains it"
+            f"the all-reduce is hidden behind the backward pass; the difference is waiting for the slowest of {self.published.ranks} ranks, "
+            f"which the model leaves out: step times that vary by {self.spread:.1%} would explain it"
         )
 
 

@@ -110,7 +110,9 @@ def scaling_plan(
             if possible(s)
         ]
         if not found:
-            raise UserError("plan", f"there is no way to split this training between {n} ranks.")
+            raise UserError(
+                "plan", f"no split of this training uses exactly {n} ranks. Choose another number: ranks=..."
+            )
         rows += _best_of_families(found, cluster.rank_memory(n))
     return ScalingPlan(
         subject, cluster.name, cluster.title, cluster.overlap, batch if total is None else total, total is not None,
@@ -121,9 +123,9 @@ def scaling_plan(
 def _check(cluster: Cluster, ranks: Sequence[int], batch: float) -> None:
     most = cluster.most_ranks()
     if most is not None and ranks[-1] > most:
-        raise UserError("plan", f"{cluster.name} has {most} cores, a rank each, got ranks={ranks[-1]}. Name a cluster: machines=dgx-h100.")  # fmt: skip
+        raise UserError("plan", f"this machine has {most} cores, which is the largest number of ranks, got ranks={ranks[-1]}. Choose a cluster: machines=dgx-h100.")  # fmt: skip
     if ranks[0] < 1 or batch < 1:
-        raise UserError("plan", f"an example for each rank or more is required, got {batch:g} and {ranks[0]} ranks or more.")  # fmt: skip
+        raise UserError("plan", f"at least one example per rank is required, got {batch:g} for {ranks[0]} ranks. Increase batch= or total=, or use fewer ranks.")  # fmt: skip
 
 
 def _best_of_families(found: Sequence[StepPrediction], limit: float | None) -> list[StepPrediction]:

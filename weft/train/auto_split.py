@@ -101,7 +101,7 @@ def _against_one_process(made: ScalingPlan, seconds: float, cores: int) -> Paral
     one, several = made.best(1), [made.best(n) for n in made.ranks if n > 1]
     alone = f"one process with {counted(cores, 'thread')} takes {duration(seconds)} a step, measured"
     if not several:
-        return ParallelChoice(ParallelSizes(), 0, f"{alone}, and there is nobody to share it with")
+        return ParallelChoice(ParallelSizes(), 0, f"{alone}, and there is nothing to split")
     best = min(several, key=lambda row: (not made.fits(row), row.seconds))
     compared = f"{alone}, and {best.split} {duration(best.seconds)}, predicted"
     if seconds <= best.seconds and made.fits(one):
