@@ -175,6 +175,22 @@ def test_derivatives_are_those_of_the_sum_of_all_losses(pool):
         assert np.allclose([mine[op] for mine in found], wanted, atol=1e-5), op
 
 
+def transformed_outside_of_compiled_functions(size):
+    """Sums of several examples at once, and two gradients that each rank reads in an order of its own."""
+    rank = mesh_of(data=size).index("data")
+    xs = weft.asarray(np.arange(4.0).reshape(2, 2) + rank)
+    together = weft.vmap(lambda x: parallel.all_reduce(x, "data"))(xs)
+    gradients = [weft.grad(lambda x: (parallel.all_reduce(x, "data") ** 2).sum())(x) for x in xs]
+    read = {i: gradients[i].tolist() for i in ((0, 1) if rank else (1, 0))}
+    return together.tolist(), [read[0], read[1]]
+
+
+def test_transforms_of_collectives_run_in_the_order_of_their_calls(shared_pools):
+    sums = [[1.0, 3.0], [5.0, 7.0]]
+    found = shared_pools[2].run(transformed_outside_of_compiled_functions, 2)
+    assert found == [(sums, [[4 * y for y in row] for row in sums])] * 2
+
+
 def other_programs(size):
     x = weft.ones(3 + mesh_of(data=size).index("data"))
     with pytest.raises(RunError) as error:

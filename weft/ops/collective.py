@@ -54,17 +54,17 @@ def _reduce_infer(x: Node, axis: str, mesh: Axes, combine: str, loss: str) -> Ty
 
 
 def _reduce_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, combine: str, loss: str) -> tuple[Tensor]:
-    total = emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", loss)) if loss == "summed" else g
+    total = _run(_ALL_REDUCE, g, (axis, mesh, "sum", loss)) if loss == "summed" else g
     if combine == "sum":
         return (total,)
     found = astype(x == y, g.dtype)  # ties share evenly
-    return (where(x == y, total / emit(_ALL_REDUCE, (found,), (axis, mesh, "sum", loss)), 0.0),)
+    return (where(x == y, total / _run(_ALL_REDUCE, found, (axis, mesh, "sum", loss)), 0.0),)
 
 
 _ALL_REDUCE: Op = Op(
     "all_reduce", "collective", _reduce_infer, partial(meshes.run_collective, "all_reduce"), _reduce_vjp,
     ("axis", "mesh", "combine", "loss"), 1, own_kernels=True, overwrites_inputs=True, precision="exact",
-    batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
+    batch=lambda call, op, *params: _run(op, call.tensors[0], params),
 )  # fmt: skip
 
 
@@ -86,9 +86,9 @@ def _bucket_infer(inputs: tuple[Node, ...], axis: str, mesh: Axes) -> tuple[Type
 _BUCKET: Op = Op(
     "all_reduce_bucket", "collective", _bucket_infer,
     lambda inputs, axis, mesh: tuple(meshes.run_collective("all_reduce", x, axis, mesh, "sum", "summed") for x in inputs),
-    lambda gs, ys, inputs, axis, mesh: tuple(emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "summed")) for g in gs),
+    lambda gs, ys, inputs, axis, mesh: tuple(_run(_ALL_REDUCE, g, (axis, mesh, "sum", "summed")) for g in gs),
     ("axis", "mesh"), own_kernels=True, overwrites_inputs=True, precision="exact",
-    batch=lambda call, op, *params: emit_all(op, tuple(call.all()), params),
+    batch=lambda call, op, *params: _run_bucket(tuple(call.all()), params),
 )  # fmt: skip
 
 
@@ -97,8 +97,7 @@ def all_reduce_many(tensors: Sequence[Tensor], axis: str) -> list[Tensor]:
     mesh = meshes.current()
     if mesh.is_single(axis) or not tensors:
         return list(tensors)
-    found = emit_all(_BUCKET, tuple(map(_ready, tensors)), (axis, mesh.axes))
-    return list(found) if TRACING.watch is not None else [y.realize() for y in found]
+    return _run_bucket(tuple(tensors), (axis, mesh.axes))
 
 
 # --- all_gather and reduce_scatter: each other's derivatives ------------------------------------------------------------------------------
@@ -112,7 +111,7 @@ def _gather_infer(x: Node, axis: str, mesh: Axes, loss: str) -> Type:
 
 def _gather_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, loss: str) -> tuple[Tensor]:
     if loss == "summed":
-        return (emit(_REDUCE_SCATTER, (g,), (axis, mesh, "sum")),)
+        return (_run(_REDUCE_SCATTER, g, (axis, mesh, "sum")),)
     return (g[_index(axis, mesh)],)
 
 
@@ -120,7 +119,7 @@ _ALL_GATHER: Op = Op(
     "all_gather", "collective", _gather_infer,
     partial(meshes.run_collective, "all_gather"), _gather_vjp,
     ("axis", "mesh", "loss"), 1, own_kernels=True, precision="exact",
-    batch=lambda call, op, *params: moveaxis(emit(op, (call.tensors[0],), params), 1, 0),
+    batch=lambda call, op, *params: moveaxis(_run(op, call.tensors[0], params), 1, 0),
 )  # fmt: skip
 
 
@@ -141,13 +140,13 @@ def _scatter_infer(x: Node, axis: str, mesh: Axes, combine: str) -> Type:
 def _scatter_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, combine: str) -> tuple[Tensor]:
     if combine != "sum":
         raise UserError("reduce_scatter", f'it has a derivative for combine="sum" only, got {combine!r}.')
-    return (emit(_ALL_GATHER, (g,), (axis, mesh, "summed")),)
+    return (_run(_ALL_GATHER, g, (axis, mesh, "summed")),)
 
 
 _REDUCE_SCATTER: Op = Op(
     "reduce_scatter", "collective", _scatter_infer, partial(meshes.run_collective, "reduce_scatter"),
     _scatter_vjp, ("axis", "mesh", "combine"), 1, own_kernels=True, precision="exact",
-    batch=lambda call, op, *params: emit(op, (moveaxis(call.tensors[0], 1, 0),), params),
+    batch=lambda call, op, *params: _run(op, moveaxis(call.tensors[0], 1, 0), params),
 )  # fmt: skip
 
 
@@ -168,9 +167,9 @@ def _exchange_infer(x: Node, axis: str, mesh: Axes) -> Type:
 
 _ALL_TO_ALL: Op = Op(
     "all_to_all", "collective", _exchange_infer, partial(meshes.run_collective, "all_to_all"),
-    lambda g, y, x, axis, mesh: (emit(_ALL_TO_ALL, (g,), (axis, mesh)),),
+    lambda g, y, x, axis, mesh: (_run(_ALL_TO_ALL, g, (axis, mesh)),),
     ("axis", "mesh"), 1, own_kernels=True, precision="commutes",
-    batch=lambda call, op, *params: moveaxis(emit(op, (moveaxis(call.tensors[0], 1, 0),), params), 1, 0),
+    batch=lambda call, op, *params: moveaxis(_run(op, moveaxis(call.tensors[0], 1, 0), params), 1, 0),
 )  # fmt: skip
 
 
@@ -189,14 +188,14 @@ def _broadcast_infer(x: Node, axis: str, mesh: Axes, detail: int) -> Type:
 
 
 def _broadcast_vjp(g: Tensor, y: Tensor, x: Tensor, axis: str, mesh: Axes, detail: int) -> tuple[Tensor]:
-    total = emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "summed"))
+    total = _run(_ALL_REDUCE, g, (axis, mesh, "sum", "summed"))
     return (where(_index(axis, mesh) == detail, total, 0.0),)
 
 
 _BROADCAST: Op = Op(
     "broadcast", "collective", _broadcast_infer, partial(meshes.run_collective, "broadcast"), _broadcast_vjp,
     ("axis", "mesh", "detail"), 1, own_kernels=True, precision="commutes",
-    batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
+    batch=lambda call, op, *params: _run(op, call.tensors[0], params),
 )  # fmt: skip
 
 
@@ -214,9 +213,9 @@ def _shift_infer(x: Node, axis: str, mesh: Axes, detail: int) -> Type:
 
 _SHIFT: Op = Op(
     "shift", "collective", _shift_infer, partial(meshes.run_collective, "shift"),
-    lambda g, y, x, axis, mesh, detail: (emit(_SHIFT, (g,), (axis, mesh, -detail)),),
+    lambda g, y, x, axis, mesh, detail: (_run(_SHIFT, g, (axis, mesh, -detail)),),
     ("axis", "mesh", "detail"), 1, own_kernels=True, precision="commutes",
-    batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
+    batch=lambda call, op, *params: _run(op, call.tensors[0], params),
 )  # fmt: skip
 
 
@@ -252,7 +251,7 @@ def _replicate_infer(x: Node, axis: str, mesh: Axes) -> Type:
 
 _REPLICATE: Op = Op(
     "replicate", "collective", _replicate_infer, lambda x, axis, mesh: x,
-    lambda g, y, x, axis, mesh: (emit(_ALL_REDUCE, (g,), (axis, mesh, "sum", "shared")),),
+    lambda g, y, x, axis, mesh: (_run(_ALL_REDUCE, g, (axis, mesh, "sum", "shared")),),
     ("axis", "mesh"), 1, kernel="alias", precision="commutes", batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
 )  # fmt: skip
 
@@ -275,10 +274,24 @@ def _collective(
     x, mesh = as_tensor(x), meshes.current()
     if mesh.is_single(axis):
         return alone(x)
-    y = emit(op, (_ready(x),), (axis, mesh.axes, *params))
-    return y if TRACING.watch is not None else y.realize()  # in the order of the calls, the same in all processes
+    return _run(op, x, (axis, mesh.axes, *params))
 
 
-def _ready(x: Tensor) -> Tensor:
-    """Outside of compiled functions an operand is computed first: it may depend on the rank, and the program of a collective must not."""
-    return x if TRACING.watch is not None else x.realize()
+def _run(op: Op, x: Tensor, params: tuple[Any, ...]) -> Tensor:
+    """Outside of compiled functions a collective runs when it is called, so all processes run the same ones in the same order.
+
+    Its operand is computed first: it may depend on the rank, and the program of a collective must not.
+    """
+    return emit(op, (x,), params) if _is_traced(x) else emit(op, (x.realize(),), params).realize()
+
+
+def _run_bucket(tensors: tuple[Tensor, ...], params: tuple[Any, ...]) -> list[Tensor]:
+    """The same for several tensors."""
+    if any(map(_is_traced, tensors)):
+        return list(emit_all(_BUCKET, tensors, params))
+    return [y.realize() for y in emit_all(_BUCKET, tuple(x.realize() for x in tensors), params)]
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether it is a value of a function that is being compiled or transformed (`vmap`)."""
+    return TRACING.watch is not None or x.node.abstract
