@@ -1,10 +1,10 @@
 """Predicted steps beside measured ones: data parallel training over 1, 2, 4, ... ranks of one thread on this machine.
 
-    python -m benchmarks.plan [ranks=1,2,4,8,16] [networks=lenet5,small_cnn,resnet18_cifar,char_lstm] [batch=32] [seconds=0.5] [save=FILE.json]
+    python -m benchmarks.plan [ranks=1,2,4,8,16] [networks=lenet5,small_cnn,resnet18_cifar,char_lstm] [batch=32] [seconds=1] [save=FILE.json]
 
 For each number of ranks, one pool of processes measures all-reduces and slow-downs (the calibration of `weft plan --measure`), and then real
 steps, in turns with steps of one rank alone. The prediction knows a profile of one rank, scaled to what a step alone takes at that moment, and the
-calibration; it does not know the steps of all ranks. With one rank, prediction and measurement are the same.
+calibration of all numbers of ranks; it does not know the steps of all ranks. With one rank, prediction and measurement are the same.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from weft.plan.published import published_checks
 from weft.plan.rank_measures import AXIS, RankMeasures, mesh_of
 
 RESULTS = Path(__file__).parent / "results"
-DEFAULTS = {"ranks": "", "networks": "lenet5,small_cnn,resnet18_cifar,char_lstm", "batch": "32", "seconds": "0.5", "save": ""}  # fmt: skip
+DEFAULTS = {"ranks": "", "networks": "lenet5,small_cnn,resnet18_cifar,char_lstm", "batch": "32", "seconds": "1", "save": ""}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "char_lstm": {"length": 32},"small_cnn": {"size": (32, 32), "channels": 3}, "resnet18_cifar": {"size": (32, 32), "channels": 3}}  # fmt: skip
 REPEATS = {"resnet18_cifar": 3}  # profiled runs of a network with long steps
 RATE = 1e-3
 MOST = 500  # steps in a turn
-TURNS = 4
+TURNS = 8
 WITHIN = 0.15  # of the measured time
 _steps: dict[bool, Any] = {}  # of this process: together with the others or not
 
@@ -120,15 +120,16 @@ def run(settings: dict[str, str]) -> tuple[MeasuredCluster, list[Row]]:
     ranks = [int(n) for n in settings["ranks"].split(",")] if settings["ranks"] else [n for n in default_ranks(most) if n <= 16]  # fmt: skip
     works = {name: profiled(name, batch) for name in networks}
     calibration: dict[int, RankMeasures] = {}
-    rows = []
+    steps: list[tuple[str, int, float, float]] = []
     for n in sorted({1, *ranks}):
         with parallel.RankPool(n, threads=1) as pool:
             calibration[n] = measured_by(pool, n, SIZES, SWEEPS)
             note(f"{n} ranks: calibrated")
-            here = MeasuredCluster(dict(calibration), host().cpu, max(most, n), 0.0)
             for name in networks:
-                rows.append(row(works[name], here, name, n, batch, *measured_steps(pool, n, name, batch, float(settings["seconds"]))))  # fmt: skip
-                note(" ".join(cells(rows[-1])))
+                steps.append((name, n, *measured_steps(pool, n, name, batch, float(settings["seconds"]))))
+                note(f"{n} ranks: {name} alone {duration(steps[-1][2])}, together {duration(steps[-1][3])}")
+        here = MeasuredCluster(dict(calibration), host().cpu, max(most, n), 0.0)
+        rows = [row(works[name], here, name, ranks, batch, alone, all_) for name, ranks, alone, all_ in steps]
         save(settings, here, rows)
     return here, rows
 

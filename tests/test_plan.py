@@ -29,8 +29,10 @@ from weft.plan import (
     scaling_plan,
     scaling_svg,
 )
+from weft.plan.calibration import measured_by
 from weft.plan.clusters import published_scaling
 from weft.plan.plan_text import checks_text
+from weft.plan.rank_measures import AloneMeasures
 from weft.plan.scaling_plan import family
 from weft.plan.splits import splits
 from weft.plan.step_time import buckets, cut
@@ -288,6 +290,23 @@ def test_measured_all_reduces_are_interpolated():
     assert found.compute_factor(1) == 1
     assert found.compute_factor(2) == pytest.approx(1.5)
     assert found.memory_factor(2, 1e7) == pytest.approx(2.0, rel=0.01)
+
+
+def test_more_ranks_are_not_faster_than_fewer():
+    beside = AloneMeasures(1e-3, ((1e6, 1e-4),))
+    slowdowns = {2: 1.44, 4: 1.0, 8: 1.44, 16: 2.0}
+    measures = {n: RankMeasures((), slow * 1e-3, ((1e6, slow * 1e-4),), beside) for n, slow in slowdowns.items()}
+    found = MeasuredCluster(measures, "a test", 16, 8e9)
+    assert [found.compute_factor(n) for n in (1, 2, 4, 8, 16)] == pytest.approx([1, 1.2, 1.2, 1.44, 2.0])
+    assert [found.memory_factor(n, 1e6) for n in (2, 4, 32)] == pytest.approx([1.2, 1.2, 2.0])
+
+
+@pytest.mark.slow
+def test_one_rank_alone_is_measured_in_turns_with_all(shared_pools):
+    found = measured_by(shared_pools[2], 2, [1 << 10], [1 << 17], rounds=2)
+    assert found.alone is not None
+    assert min(found.alone.products, found.products, found.alone.sweeps[0][1], found.all_reduce[0][1]) > 0
+    assert [[size for size, _ in rows] for rows in (found.sweeps, found.alone.sweeps)] == [[1 << 17], [1 << 17]]
 
 
 def test_a_line_gives_latency_and_bandwidth():

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ..compiler.cpu.target import host
@@ -30,7 +31,7 @@ from ..parallel.ranks import RankPool
 from ..records import dataclass
 from .clusters import HERE
 from .collectives import CollectiveCost, RankGroup
-from .rank_measures import AloneMeasures, Points, RankMeasures, measure_alone, measure_rank
+from .rank_measures import ROUNDS, AloneMeasures, Points, RankMeasures, measure_rank
 from .step_work import StepWork
 
 FORMAT = 2
@@ -70,7 +71,10 @@ class MeasuredCluster:
     def work(self, measured: StepWork, ranks: int, format: str | None = None) -> StepWork:
         """A step of one rank among `ranks`: its kernels are slower than those of a single rank."""
         if format is not None:
-            raise UserError("plan", f"{HERE} computes in the format of the network, got format={format}.")
+            raise UserError(
+                "plan",
+                f"format= is for described clusters; this machine computes in the format of the network, got format={format}.",
+            )
         return measured.changed(
             lambda found: [self._slower(found, kernel, ranks) for kernel in found.kernels], self.title
         )
@@ -85,26 +89,31 @@ class MeasuredCluster:
 
     def compute_factor(self, ranks: int) -> float:
         """The slowdown of products when `ranks` ranks compute at once, relative to a single rank."""
-        if ranks == 1:
-            return 1.0
-        return max(
-            1.0, self._between(ranks, lambda m: max(1e-12, m.products - self._wait(m)) / self._alone(m).products)
-        )
-
-    def _wait(self, measures: RankMeasures) -> float:
-        """The time of the small all-reduce after the products."""
-        return min((seconds for _, seconds in measures.all_reduce), default=0.0)
+        return self._slowdown(ranks, lambda m: (m.products, self._alone(m).products))
 
     def memory_factor(self, ranks: int, nbytes: float) -> float:
         """The slowdown of reading and writing `nbytes` bytes."""
+        return self._slowdown(
+            ranks, lambda m: (interpolated(m.sweeps, nbytes), interpolated(self._alone(m).sweeps, nbytes))
+        )
 
-        def factor(m: RankMeasures) -> float:
-            return max(1e-12, interpolated(m.sweeps, nbytes) - self._wait(m)) / interpolated(self._alone(m).sweeps, nbytes)  # fmt: skip
+    def _slowdown(self, ranks: int, times: Callable[[RankMeasures], tuple[float, float]]) -> float:
+        """How much slower a benchmark is, given its times with all ranks and alone.
 
-        return 1.0 if ranks == 1 else max(1.0, self._between(ranks, factor))
+        Another rank makes no rank faster. Where fewer ranks were slowed down more, their neighbors on the machine were busy at that moment,
+        so those measurements are averaged.
+        """
+        several = sorted((n, m) for n, m in self.measures.items() if n > 1)
+        ratios = [max(1.0, (together - self._wait(m)) / alone) for _, m in several for together, alone in [times(m)]]
+        points = [(1.0, 1.0), *zip((float(n) for n, _ in several), non_decreasing(ratios), strict=True)]
+        return interpolated(points, float(min(ranks, points[-1][0])))
+
+    def _wait(self, measures: RankMeasures) -> float:
+        """The time of the small all-reduce after the benchmark."""
+        return min((seconds for _, seconds in measures.all_reduce), default=0.0)
 
     def _alone(self, measures: RankMeasures) -> AloneMeasures | RankMeasures:
-        """The times of a single rank, measured right before and after these."""
+        """The times of a single rank, measured in turns with these."""
         return measures.alone or self.measures[1]
 
     def copy_seconds(self, nbytes: float, ranks: int) -> float:
@@ -132,7 +141,8 @@ class MeasuredCluster:
         points = tuple((float(n), of(m)) for n, m in sorted(self.measures.items()) if n >= least)
         if not points:
             raise UserError(
-                "plan", f"no all-reduce was measured on this machine, got {ranks} ranks. Use weft plan --measure."
+                "plan",
+                f"{ranks} ranks require a calibration with 2 or more ranks, got one with 1. Run weft plan --measure.",
             )
         return interpolated(points, float(ranks)) if ranks <= points[-1][0] else points[-1][1]
 
@@ -166,6 +176,21 @@ def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
     return exp((1 - share) * log(y0) + share * log(y1))
 
 
+def non_decreasing(values: Sequence[float]) -> list[float]:
+    """Isotonic regression of positive values: those that are out of order are replaced by their geometric mean.
+
+    >>> [round(x, 9) for x in non_decreasing([1.0, 4.0, 1.0, 3.0])]
+    [1.0, 2.0, 2.0, 3.0]
+    """
+    blocks: list[list[float]] = []
+    for value in values:
+        blocks.append([log(value)])
+        while len(blocks) > 1 and mean(blocks[-2]) > mean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    return [exp(mean(block)) for block in blocks for _ in block]
+
+
 def measure(ranks: Sequence[int] | None = None, sizes: Sequence[int] = SIZES, sweeps: Sequence[int] = SWEEPS) -> MeasuredCluster:  # fmt: skip
     """Measure this machine with several numbers of single-threaded ranks: by default 1, 2, 4, ... up to its cores.
 
@@ -192,27 +217,17 @@ def _measured(ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMe
         return measured_by(pool, ranks, sizes, sweeps)
 
 
-def measured_by(pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMeasures:
-    """The measurements of all ranks of a pool together, and of one of them alone before and after."""
-
-    def alone() -> AloneMeasures:
-        found = pool.run(measure_alone, ranks, list(sweeps))[0]
-        assert isinstance(found, AloneMeasures)
-        return found
-
-    before, found, after = alone(), slowest(pool.run(measure_rank, ranks, list(sizes), list(sweeps))), alone()
-    middle = tuple((size, (a + b) / 2) for (size, a), (_, b) in zip(before.sweeps, after.sweeps, strict=True))
-    return replace(found, alone=AloneMeasures((before.products + after.products) / 2, middle))
-
-
-def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
-    """Merge the measurements of the ranks: the time of the slowest."""
+def measured_by(
+    pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequence[int], rounds: int = ROUNDS
+) -> RankMeasures:
+    """The measurements of all ranks of a pool: the times of the slowest, and those of rank 0 alone."""
+    parts = pool.run(measure_rank, ranks, list(sizes), list(sweeps), rounds)
 
     def points(columns: Sequence[Points]) -> Points:
         return tuple((rows[0][0], max(seconds for _, seconds in rows)) for rows in zip(*columns, strict=True))
 
-    reduced, sweeps = (points([getattr(part, name) for part in parts]) for name in ("all_reduce", "sweeps"))
-    return RankMeasures(reduced, max(part.products for part in parts), sweeps)
+    reduced, swept = (points([getattr(part, name) for part in parts]) for name in ("all_reduce", "sweeps"))
+    return RankMeasures(reduced, max(part.products for part in parts), swept, parts[0].alone)
 
 
 def here(path: str | Path | None = None) -> MeasuredCluster:
@@ -221,16 +236,21 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError("plan", f"{HERE} was not measured, got no {file}. Measure it: weft plan --measure.") from None
+        raise UserError(
+            "plan", f"this machine has not been measured, {file} does not exist. Run weft plan --measure."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError("plan", f"{file} cannot be read: {error}. Measure again: weft plan --measure.") from None
+        raise UserError("plan", f"{file} cannot be read: {error}. Run weft plan --measure again.") from None
     found = told.get("format") if isinstance(told, dict) else None
     if found != FORMAT:
-        raise UserError("plan", f"{file} has another format, got {found}. Measure again: weft plan --measure.")
+        raise UserError(
+            "plan",
+            f"a calibration of format {FORMAT} is required, {file} has format {found}. Run weft plan --measure again.",
+        )
     try:
         return _from_dict(told)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError("plan", f"{file} is damaged: {error}. Measure again: weft plan --measure.") from None
+        raise UserError("plan", f"{file} is damaged: {error}. Run weft plan --measure again.") from None
 
 
 def _from_dict(told: Mapping[str, Any]) -> MeasuredCluster:
@@ -246,7 +266,7 @@ def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda 
             return found
     except UserError:
         pass
-    tell("measuring what ranks on this machine cost each other, once")
+    tell("measuring all-reduces and how much ranks slow each other down, once for this machine")
     measured = measure(sorted({n for n in ranks if n <= usable_cores()} | {2}))
     if cache_folder() is not None:
         measured.save()
@@ -268,5 +288,5 @@ def _file(path: str | Path | None) -> Path:
         return Path(path).expanduser()
     folder = cache_folder()
     if folder is None:
-        raise UserError("plan", "a file is required where nothing is cached (WEFT_CACHE=off), got none. Use calibration=FILE.json.")  # fmt: skip
+        raise UserError("plan", "a file for the calibration is required, since WEFT_CACHE=off, got none. Use calibration=FILE.json.")  # fmt: skip
     return folder / FILE
