@@ -208,6 +208,17 @@ def test_a_row_of_state_costs_a_row():
         assert moved(program) < 16 * row.size * 4
 
 
+@pytest.mark.parametrize("key", [3, (slice(None), 3), slice(2, 4)])
+@pytest.mark.parametrize("how", ["set", "add"])
+def test_a_slice_at_a_known_place_of_a_parameter_costs_a_slice(key, how):
+    """`assign` puts a `stop_gradient` between the update and the state."""
+    w = weft.parameter(floats(64, 1024))
+    value = weft.ones(w[key].shape)
+    program = program_of(lambda value: w.assign(getattr(w.at[key], how)(value)), value)
+    assert not copies(program)
+    assert moved(program) < 8 * value.size * 4
+
+
 def test_caches_of_keys_and_values_stay_in_place():
     keys, values = weft.zeros((8, 64, 16)), weft.zeros((8, 64, 16))
 

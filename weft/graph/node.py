@@ -116,6 +116,7 @@ class Op:
     operands: tuple[str, ...] = ()  # how plans call the inputs and the result; default x0, x1, ... and y
     label: str | None = None  # how profiles call it; default its name; "" leaves it out of a kernel's name
     updates_input: bool = False  # the result is the first input with some elements replaced: it can be written in place
+    derivative_marker: bool = False  # equals its input and matters to derivatives alone: compilers remove it
     overwrites_inputs: bool = False  # each result can be written over the input of the same number
     own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
     # (inputs, *params) -> the same value (or tuple of values) made of other ops, for backends without a lowering rule of their own
@@ -524,7 +525,8 @@ def variable(cell: VariableCell) -> Node:
 
 # A unique identity node to differentiate with respect to. Closing a graph removes it.
 TAG = Op(
-    "tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1, kernel="alias"
+    "tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1, kernel="alias",
+    derivative_marker=True,
 )
 
 

@@ -253,6 +253,7 @@ _REPLICATE: Op = Op(
     "replicate", "collective", _replicate_infer, lambda x, axis, mesh: x,
     lambda g, y, x, axis, mesh: (_run(_ALL_REDUCE, g, (axis, mesh, "sum", "shared")),),
     ("axis", "mesh"), 1, kernel="alias", precision="commutes", batch=lambda call, op, *params: emit(op, (call.tensors[0],), params),
+    derivative_marker=True,
 )  # fmt: skip
 
 

@@ -478,7 +478,7 @@ def view(x: ArrayLike, dtype: DTypeLike, /) -> Tensor:
 
 _STOP = Op(
     "stop_gradient", "elementwise", lambda x: x.type, lambda x: x, None, (), 1,
-    samples=lambda rng: (Sample([rng.normal(size=s)]) for s in ((), (0,), (3, 2))),
+    samples=lambda rng: (Sample([rng.normal(size=s)]) for s in ((), (0,), (3, 2))), derivative_marker=True,
 )  # fmt: skip
 
 

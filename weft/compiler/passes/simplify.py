@@ -51,9 +51,9 @@ def _rules(fast_math: bool) -> Sequence[Rule]:
 # --- constants and identities -------------------------------------------------------------------------------------------------
 
 
-@rule("tag", "stop_gradient", "replicate")
+@rule(where=lambda op: op.derivative_marker)
 def derivative_markers(node: Node) -> Node | None:
-    """Ops that only concern derivatives: the graph is differentiated already."""
+    """The graph is differentiated already."""
     return node.inputs[0]
 
 

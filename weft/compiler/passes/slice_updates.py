@@ -29,6 +29,8 @@ def _chain(output: Node, source: Node) -> list[Node] | None:
         if node.op.updates_input:
             found.append(node)
             node = node.inputs[0]
+        elif node.op.derivative_marker:
+            node = node.inputs[0]
         elif node.op is ITEM and node.param("index") in updated_carries(node.inputs[0]):
             node = node.inputs[0].inputs[node.param("index")]
         else:
