@@ -13,6 +13,7 @@ import weft
 from weft.compiler.cpu.backend import LOWERINGS
 from weft.graph import OPS, make, placeholder
 from weft.graph.node import Node, Op, Type
+from weft.runtime.native import work
 
 ROOT = Path(weft.__file__).parent
 # Packages and modules whose code reads parameters by name and lists no ops.
@@ -131,3 +132,4 @@ def test_flops(name: str) -> None:
     node = build()
     assert node.op.flops is not None
     assert node.op.flops(node) == expected
+    assert work([node]) == expected // 2  # what decides whether threads share a program

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiler.ir.conv_shape import DIRECTIONS, described
+from .compiler.ir.conv_shape import described
 from .compiler.planning.algorithms import LOOPS, NO_WORKSPACE, PREFER_FASTEST, WORKSPACE_LIMIT, algorithms
 from .derivatives import vjp
 from .dtypes import DType, float32
@@ -147,7 +147,7 @@ class _Case:
         # The layout of a filter's gradient, and of a filter that is only read.
         self.gradient_order = device.filter_order(len(w))
         self.filter_order = self.gradient_order if device.orders_constants else tuple(range(len(w)))
-        self.node = next(n for n in self.graph(PREFER_FASTEST).nodes if n.op.name in DIRECTIONS)
+        self.node = next(n for n in self.graph(PREFER_FASTEST).nodes if n.op.kernel == "convolution")
         self.flops = described(self.node)[1].flops
 
     def graph(self, algorithm: str) -> Graph:

@@ -20,7 +20,6 @@ from ..compiler import cpu as compiler
 from ..compiler.cpu.collective.layout import FAILED
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
-from ..compiler.ir.conv_shape import DIRECTIONS
 from ..compiler.ir.frame import ALIGN, FRAME_RESERVED
 from ..compiler.lowering import has_external_ops
 from ..compiler.thresholds import thresholds
@@ -92,15 +91,12 @@ def work(nodes: Iterable[Node]) -> int:
     """An estimate of the operations that these nodes take."""
     total = 0
     for node in nodes:
-        size = prod(node.shape)
-        if node.op.name == "contract":
-            axes, kept = node.param("a"), node.param("out")
-            size *= prod(n for n, axis in zip(node.inputs[0].shape, axes, strict=True) if axis not in kept)
-        elif node.op.name in DIRECTIONS:
-            size *= prod(node.inputs[1].shape[1:])
-        elif node.op.kind == "control":
+        if node.op.kind == "control":
             return LARGE
-        total += size
+        if node.op.flops is not None:
+            total += node.op.flops(node) // 2  # a multiplication and an addition are one operation here
+        else:
+            total += sum(prod(result.shape) for result in node.outputs or (node.type,))
     return total
 
 
@@ -197,9 +193,7 @@ class NativeExecutable:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
             anchored = [
-                k
-                for k in self.program.plans
-                if k.anchor is not None and k.anchor.op.name.removesuffix("_last") in DIRECTIONS
+                k for k in self.program.plans if k.anchor is not None and k.anchor.op.kernel == "convolution"
             ]
             found = [compiler.planner.choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]

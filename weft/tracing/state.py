@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..compiler.ir.conv_shape import DIRECTIONS
+from ..compiler.ir.conv_shape import described
 from ..graph import Graph
 from ..graph.graph import substitute
 from ..graph.node import OPS, Node, Type, data, make, placeholder
@@ -164,7 +164,7 @@ def in_memory_order(graph: Graph, states: Sequence[StateTensor], updates: Mappin
 
     So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
     """
-    directions = [(n, DIRECTIONS[n.op.name]) for n in graph.nodes if n.op.name in DIRECTIONS]
+    directions = [(n, described(n)[0]) for n in graph.nodes if n.op.kernel == "convolution"]
     filters = {(n if direction == "filter_gradient" else n.inputs[1]).shape for n, direction in directions}
     inputs, seen = list(graph.inputs), {}
     for state in states:

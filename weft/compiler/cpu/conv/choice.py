@@ -18,7 +18,7 @@ from ....graph.graph import Graph
 from ....graph.node import Node
 from ....knobs import ALGORITHMS, GPU_ALGORITHMS
 from ....options import CompileOptions
-from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
+from ...ir.conv_shape import ConvShape, Direction, described
 from ...ir.plan import Plan
 from ...planning.algorithms import (
     LOOPS,
@@ -206,7 +206,7 @@ def _fact(node: Node) -> list[str]:
 
 
 def _convolutions(graph: Graph) -> list[Node]:
-    return [node for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
+    return [node for node in _every_node(graph) if node.op.kernel == "convolution"]
 
 
 def _every_node(graph: Graph) -> Iterator[Node]:
