@@ -329,7 +329,7 @@ def test_an_index_out_of_range_is_told_when_somebody_looks(gpu):
 def test_a_missing_gpu_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(cuda_device, "_found", [])
-    with pytest.raises(UserError, match=r"pip install 'weft\[cuda\]'|no NVIDIA"):
+    with pytest.raises(UserError, match=r"pip install '\.\[cuda\]'|no NVIDIA"):
         weft.device("cuda")
     assert "cpu" in [d.name for d in weft.devices()]
 

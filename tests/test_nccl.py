@@ -322,7 +322,7 @@ def test_two_processes_cannot_share_a_gpu(shared_pools):
 
 def test_users_without_nccl_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "nccl.bindings.nccl", None)
-    hint = r"need NCCL and the package nccl4py .*pip install 'weft\[cuda\]'"
+    hint = r"need NCCL and the package nccl4py .*pip install '\.\[cuda\]'"
     with pytest.raises(UserError, match=hint):
         nccl_module.bindings()
     without_library = ModuleType("nccl.bindings.nccl")

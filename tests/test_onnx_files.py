@@ -51,7 +51,7 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     (tmp_path / "net.onnx").write_bytes(tiny().SerializeToString())
     monkeypatch.setattr(package.importlib, "import_module", missing)
-    with pytest.raises(weft.UserError, match=r"pip install 'weft\[onnx\]'"):
+    with pytest.raises(weft.UserError, match=r"pip install '\.\[onnx\]'"):
         weft.onnx.load(tmp_path / "net.onnx")
 
 

@@ -488,7 +488,10 @@ def test_without_ray_there_is_one_sentence(words: list[str], tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     assert main([*words, "cluster=ray"]) == 2
     said = capsys.readouterr().err
-    assert "clusters require the package ray, which is not installed. Run: pip install 'weft[ray]'." in said
+    assert (
+        "clusters require the package ray, which is not installed. Run in the checkout of weft: pip install '.[ray]'."
+        in said
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -513,7 +516,7 @@ def test_a_node_without_weft_is_no_lost_node(ray: FakeRay, tmp_path: Path) -> No
     ClusterRunner(queue, ClusterPlan()).run()
     assert job.state.state == FAILED
     assert (
-        "is required on all nodes, and one of them has: ModuleNotFoundError: No module named 'weft'. Run there: pip install 'weft[ray]'."
+        "is required on all nodes, and one of them has: ModuleNotFoundError: No module named 'weft'. Run in the checkout of weft: pip install '.[ray]'."
         in job.state.why
     )
     assert len(ray.actors) == 1

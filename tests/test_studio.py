@@ -277,7 +277,7 @@ def test_without_its_packages_the_studio_says_what_to_install(monkeypatch: pytes
     from weft.cli import studio as verb
 
     monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'weft\[studio\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[studio\]'"):
         verb.studio([])
 
 

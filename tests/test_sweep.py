@@ -159,7 +159,8 @@ def test_an_unknown_sweep_and_a_missing_package_are_told(capsys: pytest.CaptureF
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["sweep", "digits", "rate=0.1,0.2"]) == 2
     assert (
-        "require the package optuna, which is not installed. Run: pip install 'weft[sweep]'." in capsys.readouterr().err
+        "require the package optuna, which is not installed. Run in the checkout of weft: pip install '.[sweep]'."
+        in capsys.readouterr().err
     )
 
 

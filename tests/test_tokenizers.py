@@ -127,8 +127,6 @@ def test_errors(tmp_path: Path) -> None:
 
 def test_without_the_package_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    message = (
-        r"subword tokenizers require the package tokenizers, which is not installed. Run: pip install 'weft\[text\]'\."
-    )
+    message = r"subword tokenizers require the package tokenizers, which is not installed. Run in the checkout of weft: pip install '\.\[text\]'\."
     with pytest.raises(UserError, match=message):
         text.SubwordTokenizer.train(RHYME, 300)

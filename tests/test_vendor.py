@@ -142,7 +142,7 @@ def test_four_dimensions_of_space_are_too_many():
 )
 def test_missing_packages_are_named(handle, module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=rf"{package} is missing .*pip install 'weft\[cuda\]'"):
+    with pytest.raises(UserError, match=rf"{package} is missing .*pip install '\.\[cuda\]'"):
         handle()
 
 

@@ -128,7 +128,7 @@ def check_linked(module: WasmModule) -> None:
 
 
 def test_a_linked_module_runs() -> None:
-    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install 'weft[test]'")
+    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install '.[test]'")
     module = WasmModule(wasmtime, link(wasm_object(IR), EXPORTS))
     check_linked(module)
     with pytest.raises(wasmtime.Trap):  # below the stack there is no memory
@@ -136,7 +136,7 @@ def test_a_linked_module_runs() -> None:
 
 
 def test_linked_as_wasm_ld_links(tmp_path: Path) -> None:
-    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install 'weft[test]'")
+    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install '.[test]'")
     linker = shutil.which("wasm-ld")
     if linker is None:
         pytest.skip("wasm-ld is not installed")
@@ -160,7 +160,7 @@ def test_what_cannot_be_linked_is_refused() -> None:
 
 
 def test_the_code_of_a_page_computes_what_weft_computes(page: Path, predictor: Predictor, tmp_path: Path) -> None:
-    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install 'weft[test]'")
+    wasmtime = pytest.importorskip("wasmtime", reason="wasmtime runs modules: pip install '.[test]'")
     description, code, weights = read_page(page)
     module = WasmModule(wasmtime, code)
     image = predictor.image(str(picture(tmp_path / "a.png", 37, 21)))

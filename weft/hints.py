@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: close matches, and the names that other libraries use."""
+"""Suggestions: for unknown names close matches and the names that other libraries use; for missing packages how to install them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """A suggestion for an unknown name."""
     close = [ours for ours in (_OURS.get(word),) if ours in known] or difflib.get_close_matches(word, known, 1)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted({*known}))}."
+
+
+def install(extra: str) -> str:
+    """How to install an optional extra.
+
+    Another project is called weft on the Python Package Index, so `pip install 'weft[onnx]'` would fetch that one.
+
+    >>> install("onnx")
+    "Run in the checkout of weft: pip install '.[onnx]'."
+    """
+    return f"Run in the checkout of weft: pip install '.[{extra}]'."

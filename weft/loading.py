@@ -12,7 +12,7 @@ from .saved.program import load as load_program
 
 
 def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) -> Module:
-    """Load a network from a file: a program that `weft.save` wrote, or an ONNX model (`pip install 'weft[onnx]'`).
+    """Load a network from a file: a program that `weft.save` wrote, or an ONNX model (which requires the extra `onnx`).
 
     The result is a module that is called like what was saved. Nothing in the file is executed: its graph is parsed and checked.
     `load(path).eval()` computes what the network computed in evaluation mode, `weft.jit(network)` compiles it, and it can be trained

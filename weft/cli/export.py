@@ -32,7 +32,7 @@ def export(words: Sequence[str]) -> None:
 
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
-    ONNX; it requires pip install 'weft[onnx]'. to=c writes a folder with a C library, its header and an example, for this CPU or
+    ONNX; it requires the extra onnx. to=c writes a folder with a C library, its header and an example, for this CPU or
     another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program or an ONNX model can be given
     instead of a run: weft export to=c target=armv7 net.weft.
     """

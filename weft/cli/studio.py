@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import studio as web
 from ..errors import UserError
+from ..hints import install
 from ..jobs.schema import Setting, count, flag
 from .arguments import read
 
@@ -52,9 +53,7 @@ def studio(words: Sequence[str]) -> None:
     }
     given = read("studio", words, known, 0, studio.__doc__)
     if any(find_spec(name) is None for name in _NEEDED):
-        raise UserError(
-            "weft studio", "the packages of the studio are required. Install them: pip install 'weft[studio]'."
-        )
+        raise UserError("weft studio", f"the packages of the studio are required. {install('studio')}")
     shown: list[str] = []
 
     def announce(address: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import studio as web
 from ..errors import UserError
+from ..hints import install
 from ..jobs.schema import Setting, count, flag, number
 from .arguments import Words, part, read
 from .table import as_json, table
@@ -168,9 +169,7 @@ def _store(given: Words) -> Iterator[web.AccountStore]:
 
 def _check_packages() -> None:
     if any(find_spec(name) is None for name in ("sqlalchemy", "alembic", "argon2")):
-        raise UserError(
-            "weft user", "the packages of the studio are required. Install them: pip install 'weft[studio]'."
-        )
+        raise UserError("weft user", f"the packages of the studio are required. {install('studio')}")
 
 
 def _name(command: str, given: Words) -> str:

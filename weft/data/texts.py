@@ -86,7 +86,7 @@ def text(
     """Load a UTF-8 text file; by default its tokens are characters, and the vocabulary is the sorted set of those in it.
 
     `tokenizer` is another one, or says how it is made: "bpe:1000" learns 1,000 byte pairs from the text, or from its beginning if
-    `learn_from` is below 1 (`pip install 'weft[text]'`); a path is that of a tokenizer.json. `stride` is that of `Text`.
+    `learn_from` is below 1 (which requires the extra `text`); a path is that of a tokenizer.json. `stride` is that of `Text`.
     """
     file = Path(path)
     content = _content(file)

@@ -525,7 +525,14 @@ def variable(cell: VariableCell) -> Node:
 
 # A unique identity node to differentiate with respect to. Closing a graph removes it.
 TAG = Op(
-    "tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1, kernel="alias",
+    "tag",
+    "control",
+    lambda x, key: x.type,
+    lambda x, key: x,
+    lambda g, y, x, key: (g,),
+    ("key",),
+    1,
+    kernel="alias",
     derivative_marker=True,
 )
 

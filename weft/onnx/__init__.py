@@ -1,5 +1,5 @@
 """ONNX models: `weft.onnx.load("model.onnx")` gives a module that runs, compiles and trains;
-`weft.onnx.save("model.onnx", model, inputs)` writes one. Requires `pip install 'weft[onnx]'`."""
+`weft.onnx.save("model.onnx", model, inputs)` writes one. Requires the extra `onnx`."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from ..errors import UserError
+from ..hints import install
 
 
 def onnx_package(submodule: str = "") -> Any:
@@ -15,5 +16,5 @@ def onnx_package(submodule: str = "") -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("onnx", "google", "ml_dtypes")):
             raise
-        message = "ONNX files require the package onnx, which is not installed. Run: pip install 'weft[onnx]'."
+        message = f"ONNX files require the package onnx, which is not installed. {install('onnx')}"
         raise UserError("onnx", message) from None

@@ -192,9 +192,7 @@ class NativeExecutable:
     def notes(self) -> list[str]:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
-            anchored = [
-                k for k in self.program.plans if k.anchor is not None and k.anchor.op.kernel == "convolution"
-            ]
+            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.kernel == "convolution"]
             found = [compiler.planner.choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]
 

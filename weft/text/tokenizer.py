@@ -1,7 +1,7 @@
 """Tokenizers: from text to token ids and back.
 
 CharTokenizer     one token for each character of a vocabulary
-SubwordTokenizer  byte pairs, learned from a text, or any tokenizer.json of Hugging Face; requires `pip install 'weft[text]'`
+SubwordTokenizer  byte pairs, learned from a text, or any tokenizer.json of Hugging Face; requires the extra `text`
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..hints import install
 
 END_OF_TEXT = "<|endoftext|>"
 LEAST_BYTE_PAIRS = 257  # all bytes, and the end of a text
@@ -169,9 +170,7 @@ def tokenizers_package() -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("tokenizers"):
             raise
-        message = (
-            "subword tokenizers require the package tokenizers, which is not installed. Run: pip install 'weft[text]'."
-        )
+        message = f"subword tokenizers require the package tokenizers, which is not installed. {install('text')}"
         raise UserError("tokenizer", message) from None
 
 

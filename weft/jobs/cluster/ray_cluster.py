@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RunError, UserError
+from ...hints import install
 from ...version import __version__
 from .file_copies import PackedInput, packed_input
 from .remote_training import RemoteTraining, RemoteWork
@@ -41,7 +42,7 @@ def ray_package() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        message = "clusters require the package ray, which is not installed. Run: pip install 'weft[ray]'."
+        message = f"clusters require the package ray, which is not installed. {install('ray')}"
         raise UserError(WHERE, message) from None
 
 
@@ -144,7 +145,7 @@ class RayTraining:
         except errors.RayError as error:
             if NOT_INSTALLED in str(error):
                 last = str(error).strip().splitlines()[-1]
-                raise RunError(WHERE, f"weft {__version__} is required on all nodes, and one of them has: {last}. Run there: pip install 'weft[ray]'.") from None  # fmt: skip
+                raise RunError(WHERE, f"weft {__version__} is required on all nodes, and one of them has: {last}. {install('ray')}") from None  # fmt: skip
             raise NodeLost(_first_line(error)[:LONGEST]) from None
 
     def send(self, method: str, *arguments: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import RunError, UserError
+from ...hints import install
 from .record import SweepRecord, without_password
 from .search_space import ChoiceDimension, Dimension
 from .settings import grid_of
@@ -28,7 +29,7 @@ def optuna_package() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
-        message = "sweeps require the package optuna, which is not installed. Run: pip install 'weft[sweep]'."
+        message = f"sweeps require the package optuna, which is not installed. {install('sweep')}"
         raise UserError("weft sweep", message) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -55,7 +56,7 @@ class SweepStudy:
         try:
             return self.optuna.storages.RDBStorage(record.url)
         except (ImportError, ValueError) as error:
-            raise UserError("weft sweep", f"storage={without_password(record.storage or '')} cannot be used: {_first_line(error)}. PostgreSQL requires: pip install 'weft[postgresql]'.") from error  # fmt: skip
+            raise UserError("weft sweep", f"storage={without_password(record.storage or '')} cannot be used: {_first_line(error)}. PostgreSQL requires an extra. {install('postgresql')}") from error  # fmt: skip
         except self._database_errors() as error:
             raise RunError("weft sweep", f"the storage cannot be opened: {_first_line(error)}.") from error
 

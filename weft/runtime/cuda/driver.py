@@ -16,9 +16,10 @@ import numpy as np
 
 from ...compiler.gc_pause import uncollected
 from ...errors import RunError, UserError
+from ...hints import install
 from .graph_memsets import MemsetKernels
 
-INSTALL = "Install what weft needs for NVIDIA GPUs with: pip install 'weft[cuda]'."
+INSTALL = f"Install what weft needs for NVIDIA GPUs. {install('cuda')}"
 LEGACY_STREAM = 1  # the default stream of most libraries, by the driver's own number for it
 NO_TIMING = 2  # the driver's flag for events that are only waited for
 MAPPED = 2  # the driver's flag for memory of the host that kernels may touch

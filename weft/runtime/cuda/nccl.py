@@ -21,6 +21,7 @@ import numpy as np
 
 from ...compiler.gpu.special.collectives import CollectiveSpec
 from ...errors import RunError, UserError
+from ...hints import install
 from ...mesh.connection import control_page
 from ...mesh.control import ControlPage
 from ...mesh.mesh import Axes, Mesh, run_collective
@@ -28,7 +29,7 @@ from ...records import dataclass
 from .driver import Gpu
 from .memory import DeviceMemory
 
-INSTALL = "Install it with the rest of what weft needs for NVIDIA GPUs: pip install 'weft[cuda]'."
+INSTALL = f"Install it with the rest of what weft needs for NVIDIA GPUs. {install('cuda')}"
 ID_BYTES = 128
 NOTICED = 2.0  # seconds in which the control page tells why NCCL failed, if another process is the reason
 TYPES = {
