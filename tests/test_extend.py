@@ -63,7 +63,7 @@ def ops():
     return sys.modules["extension.ops"]
 
 
-@pytest.mark.parametrize("name", ["ext_softsign", "ext_cube", "ext_extremes"])
+@pytest.mark.parametrize("name", [*NAMES, "ext_extremes", "ext_moments"])
 @pytest.mark.parametrize("on", ["reference", "cpu"])
 def test_everything_that_follows_from_a_declaration(name, on):
     check_op(OPS[name], on, rng=np.random.default_rng(1))
@@ -218,6 +218,9 @@ def test_wrong_rules_are_refused():
         extend.lower("cpu", "ext_cube")(lambda c: c.x)
     with pytest.raises(weft.UserError, match="has a rule for the gpu backend already"):
         extend.lower("gpu", "exp")(lambda c: c.x)
+    incomplete = Op("ext_incomplete", "along", lambda x: x.type, np.sort, arity=1, own_kernels=True)
+    with pytest.raises(weft.UserError, match="phases, scratch_tensors, write is required.*got one without phases"):
+        extend.lower("gpu", incomplete.name)(lambda node, threads: None)
     with pytest.raises(weft.UserError, match="one of the backends cpu, gpu is required, got 'tpu'"):
         extend.lower("tpu", "ext_cube")
 

@@ -9,7 +9,7 @@
 
 An op has a lowering rule for each backend that compiles it (`lower`), or says which other ops it is made of (`decompose`). A package
 that is installed names the module that declares its ops and devices in the entry point group `weft.extensions`; it is loaded when
-a device or op that weft does not know is asked for, or by `load_extensions()`.
+a device that weft does not know is asked for, or by `load_extensions()`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def lower(backend: Literal["cpu", "gpu"], op: str) -> Callable[[F], F]:
             return f"{c.x} / (1.0 + tl.abs({c.x}))"
 
     The rule of an op with `own_kernels` plans its kernels: on CPUs `(node, threads) -> Plan`, on GPUs an object with `phases`,
-    `rooms` and `write` (see weft/compiler/cpu/special and weft/compiler/gpu/special). If the op has several results, the CPU's rule takes
+    `scratch_tensors` and `write` (see weft/compiler/cpu/special and weft/compiler/gpu/special). If the op has several results, the CPU's rule takes
     `(node, threads, wanted)`: the numbers of those that are read.
     """
     if backend not in BACKENDS:

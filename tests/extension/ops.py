@@ -37,7 +37,7 @@ def _batched(call, op):
 
 ROTATE = Op(
     "ext_rotate", "along", _infer, lambda x: np.roll(x, 1, axis=1), lambda g, y, x: (rotate(g[:, ::-1])[:, ::-1],), arity=1,
-    samples=lambda rng: (Sample([rng.normal(size=s).astype(np.float32)]) for s in [(1, 1), (3, 5), (2, 7)]),
+    samples=lambda rng: (Sample([rng.normal(size=s)], dtypes=(weft.float32,)) for s in [(1, 1), (3, 5), (2, 7)]),
     own_kernels=True, batch=_batched,
 )  # fmt: skip
 
@@ -54,7 +54,7 @@ def _extremes_batched(call, op):
 
 EXTREMES = Op(
     "ext_extremes", "along", lambda x: (Type(x.shape[:-1], x.dtype),) * 2, lambda x: (x.min(axis=-1), x.max(axis=-1)), arity=1,
-    samples=lambda rng: (Sample([rng.normal(size=s).astype(np.float32)]) for s in [(3,), (2, 7)]),
+    samples=lambda rng: (Sample([rng.normal(size=s)]) for s in [(3,), (2, 7)]),
     decompose=extend.on_nodes(lambda x: (x.min(axis=-1), x.max(axis=-1))), batch=_extremes_batched,
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _moments_batched(call, op):
 
 MOMENTS = Op(
     "ext_moments", "along", _moments_infer, lambda x: (x.mean(axis=1), x.var(axis=1)), _moments_vjp, arity=1,
-    samples=lambda rng: (Sample([rng.normal(size=s).astype(np.float32)]) for s in [(1, 1), (3, 5), (0, 2)]),
+    samples=lambda rng: (Sample([rng.normal(size=s)], dtypes=(weft.float32,)) for s in [(1, 1), (3, 5), (0, 2)]),
     own_kernels=True, batch=_moments_batched,
 )  # fmt: skip
 

@@ -39,9 +39,9 @@ class LoweringTable:
     elementwise: dict[str, Any]
     own_kernels: dict[str, Any]
     functions: Mapping[str, Any]  # elementwise functions of floats that the backend has in a library of its own
-    unsupported: Mapping[str, Collection[str]] = field(
-        default_factory=dict
-    )  # dtypes, by the names of ops that can be decomposed
+    # dtypes, by the names of ops that can be decomposed
+    unsupported: Mapping[str, Collection[str]] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()  # of a rule for an op with `own_kernels`, where such a rule is an object
 
     def lowers(self, op: Op) -> bool:
         """Whether the backend compiles an op without decomposing it."""
@@ -80,5 +80,12 @@ class LoweringTable:
         if self.lowers(OPS[name]):
             raise UserError("lower", f"the op {name!r} has a rule for the {self.backend} backend already.")
         op = OPS[name]
+        missing = [method for method in self.methods if op.own_kernels and not hasattr(rule, method)]
+        if missing:
+            raise UserError(
+                "lower",
+                f"an object with {', '.join(self.methods)} is required as the {self.backend} rule of {name!r}, "
+                f"got one without {', '.join(missing)}.",
+            )
         (self.own_kernels if op.own_kernels else self.elementwise)[name] = rule
         op.external = True

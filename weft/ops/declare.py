@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from ..dtypes import DEFAULT_FLOAT, DType, bool_, float32, promote
+from ..dtypes import DEFAULT_FLOAT, DType, bfloat16, bool_, float16, float32, float64, promote
 from ..errors import UserError, UserIndexError
 from ..graph.node import CONST, OPS, Node, Op, PrecisionClass, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
@@ -27,14 +27,16 @@ _KINDS: dict[str, tuple[tuple[str, ...], str]] = {
     "bits": (("int", "uint", "bool"), "an integer or bool dtype"),
     "any": (("float", "int", "uint", "bool"), "any dtype"),
 }
+FLOATS = (float64, float32, float16, bfloat16)  # the widest first
 _SHAPES: tuple[Shape, ...] = ((), (0,), (5,), (2, 3, 4))
 
 
 class Sample(NamedTuple):
-    """Inputs and parameters to test an op with. Float inputs are float64 and are also tested in the other float dtypes."""
+    """Inputs and parameters to test an op with. Float inputs are tested in the float dtypes that the op takes, the widest first."""
 
     inputs: Sequence[Any]
     params: tuple[Any, ...] = ()
+    dtypes: tuple[DType, ...] = FLOATS  # derivatives are compared with finite differences in float64 alone
 
 
 class Wrong(NamedTuple):

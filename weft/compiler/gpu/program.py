@@ -55,7 +55,7 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 # Attention of wider floats is decomposed: its kernels multiply 16-bit floats on the matrix units.
 WIDE_ATTENTION = dict.fromkeys(("attention", "attention_gradients"), ("float32", "float64"))
-LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS, WIDE_ATTENTION)
+LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS, WIDE_ATTENTION, special.METHODS)
 INT8 = Int8Kernels(unsigned=False, depthwise=False)
 PASSES = PassOptions(
     LOWERINGS.lowers_node,

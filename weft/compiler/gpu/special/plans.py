@@ -25,6 +25,7 @@ class OwnKernels(Protocol):
     def write(self, kernel: Kernel, phase: PlanPhase) -> KernelSource: ...
 
 
+METHODS = ("phases", "scratch_tensors", "write")
 KERNELS: dict[str, OwnKernels] = {
     "argsort": sort, "top_k": sort, "scatter": scatter, "update_slice": slice_update, "cumsum": cumulate, "cumprod": cumulate,
     "attention": attention, "attention_gradients": attention,
