@@ -118,7 +118,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Windows of one size, whatever is fastest: many tiles, and few functions to compile."""
     every = plan.tilings
 
-    def fixed(name: str, *given: Any) -> list[plan.Tiling]:
+    def fixed(name: str, *given: Any) -> list[plan.FftTiling]:
         return [t for t in every(name, *given) if t.window == FftWindow(10, 12)] or every(name, *given)
 
     for module in (plan, filter_gradient_plan):

@@ -199,7 +199,7 @@ class ImportReader(ast.NodeVisitor):
 
 def packages_without_layer(graph_of_imports: ImportGraph) -> list[str]:
     return [
-        f"{file}: add the package {package_of(module)!r} to LAYERS in tests/test_layers.py"
+        f"{file}: add the package {package_of(module)!r} to LAYERS in tests/test_imports.py"
         for module, file in graph_of_imports.files.items()
         if height_of(module) is None
     ]
@@ -389,7 +389,7 @@ def test_hidden_import_is_caught(tmp_path: Path, source: str) -> None:
 
 def test_package_without_layer_is_caught(tmp_path: Path) -> None:
     (complaint,) = complaints_with(tmp_path, {"attic/box.py": "from weft import tensor\n"})
-    assert complaint == "weft/attic/box.py: add the package 'attic' to LAYERS in tests/test_layers.py"
+    assert complaint == "weft/attic/box.py: add the package 'attic' to LAYERS in tests/test_imports.py"
 
 
 # The layers inside weft/compiler, lowest first. The two backends stand side by side and never import each other.
@@ -443,25 +443,21 @@ def test_an_import_against_the_layers_is_caught(tmp_path: Path, name: str, sourc
     assert complaint in found
 
 
-def class_names(root: Path) -> dict[str, set[str]]:
-    """The packages that define a class of each name. The parts of the compiler count as packages."""
-    found: dict[str, set[str]] = {}
+def class_names(root: Path) -> dict[str, list[str]]:
+    """The files that define a class of each name."""
     graph_of_imports = read_imports(root)
+    found: dict[str, list[str]] = {}
     for module, names in graph_of_imports.classes.items():
-        parts = Path(graph_of_imports.files[module]).relative_to(TOP).parts
-        package = "/".join(parts[:2]) if parts[0] == "compiler" and len(parts) > 2 else parts[0]
         for name in names:
-            found.setdefault(name, set()).add(package)
+            found.setdefault(name, []).append(graph_of_imports.files[module])
     return found
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    shared = {name: packages for name, packages in class_names(REPOSITORY).items() if len(packages) > 1}
-    assert not shared, "classes of one name in several packages: " + str(shared)
+    shared = {name: files for name, files in class_names(REPOSITORY).items() if len(set(files)) > 1}
+    assert not shared, "classes of one name in several files: " + str(shared)
 
 
 def test_classes_of_one_name_are_found(tmp_path: Path) -> None:
-    for package in ("nn", "ops"):
-        (tmp_path / TOP / package).mkdir(parents=True)
-        (tmp_path / TOP / package / "a.py").write_text("class Layer:\n    pass\n")
-    assert class_names(tmp_path)["Layer"] == {"nn", "ops"}
+    files = {f"{package}/a.py": "class Layer:\n    pass\n" for package in ("nn", "ops")}
+    assert class_names(build_tree(tmp_path, files))["Layer"] == ["weft/nn/a.py", "weft/ops/a.py"]

@@ -24,7 +24,7 @@ class Display:
         self._stream = sys.stderr if stream is None else stream
         self.live = _is_terminal(self._stream)
         self.console = console(self._stream)
-        self._progress = _Lines(self.console, _can_write(self._stream, "⠋━"))
+        self._progress = _ProgressLines(self.console, _can_write(self._stream, "⠋━"))
         self._bar: TaskID | None = None
         self._label = ""
 
@@ -82,7 +82,7 @@ class Display:
             self._bar = None
 
 
-class _Lines(Progress):
+class _ProgressLines(Progress):
     """A line for the bar, and one for the activity when the bar does not move."""
 
     def __init__(self, console: Console, unicode: bool) -> None:

@@ -115,7 +115,7 @@ def _print_all(files: Sequence[ImageEntry], predictor: Predictor, given: Words) 
 
 def show_all(found: Iterable[FilePrediction], total: int, given: Words, classes: Sequence[str]) -> None:
     """Print predictions as they come."""
-    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
+    form: _Form = (_CsvForm if given["csv"] else _JsonForm if given["json"] else _TextForm)(classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show the progress
     with Display() as display:
@@ -178,7 +178,7 @@ class _Form(ABC):
         """Print one of them."""
 
 
-class _Lines(_Form):
+class _TextForm(_Form):
     """A line of text an image."""
 
     def show(self, found: FilePrediction) -> None:
@@ -188,7 +188,7 @@ class _Lines(_Form):
         print(f"{found.path}: " + ", ".join(texts or [f"{v:.6g}" for v in found.numbers]))
 
 
-class _Json(_Form):
+class _JsonForm(_Form):
     """A JSON object a line."""
 
     def show(self, found: FilePrediction) -> None:
@@ -200,7 +200,7 @@ class _Json(_Form):
             print(json.dumps({"path": found.path, "numbers": list(found.numbers)}))
 
 
-class _Csv(_Form):
+class _CsvForm(_Form):
     """A table with a line of titles; a file that could not be read has a reason and nothing else."""
 
     def __init__(self, classes: Sequence[str], top: int) -> None:

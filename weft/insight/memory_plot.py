@@ -21,7 +21,7 @@ PHASES = {"forward": 2, "backward": 1, "update": 3}
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _MemoryScale:
     """Kernels from left to right, bytes from the bottom up."""
 
     kernels: int
@@ -36,7 +36,7 @@ class _Scale:
 
 def timeline_svg(found: PrintableTimeline) -> str:
     """The plot as SVG, with light and dark colours."""
-    scale = _Scale(max(1, len(found.kernels)), make_axis([0, 1.08 * found.peak], tight=True))
+    scale = _MemoryScale(max(1, len(found.kernels)), make_axis([0, 1.08 * found.peak], tight=True))
     bars = sorted((v for v in found.values if v.in_arena), key=lambda v: -v.nbytes * (v.last - v.first + 1))[:LIFETIMES]
     bars.sort(key=lambda value: (value.first, value.last))
     first_row = PLOT_TOP + PLOT_HEIGHT + STRIP + 74
@@ -58,14 +58,14 @@ def _head(found: PrintableTimeline) -> Iterator[str]:
         yield svg.text(x + 17, 96, size_text(count), "soft", size=11)
 
 
-def _grid(scale: _Scale) -> Iterator[str]:
+def _grid(scale: _MemoryScale) -> Iterator[str]:
     for tick, label in zip(scale.up.ticks, scale.up.labels, strict=True):
         y = scale.y(tick)
         yield svg.line(LEFT, y, WIDTH - RIGHT, y, "grid" if tick else "axis")
         yield svg.text(LEFT - 8, y + 4, f"{label}B" if tick else "0", "soft", anchor="end", size=11)
 
 
-def _areas(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
+def _areas(found: PrintableTimeline, scale: _MemoryScale) -> Iterator[str]:
     """One area for each kind, stacked; each kernel is a column."""
     below = [0] * scale.kernels
     for kind in KINDS:
@@ -79,7 +79,7 @@ def _areas(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
         yield from _columns(found, scale)
 
 
-def _steps(scale: _Scale, counts: Sequence[int]) -> Iterator[tuple[float, float]]:
+def _steps(scale: _MemoryScale, counts: Sequence[int]) -> Iterator[tuple[float, float]]:
     """The upper edge; adjacent columns of equal height are merged."""
     kernel = 0
     for count, run in groupby(counts):
@@ -89,7 +89,7 @@ def _steps(scale: _Scale, counts: Sequence[int]) -> Iterator[tuple[float, float]
         kernel += width
 
 
-def _columns(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
+def _columns(found: PrintableTimeline, scale: _MemoryScale) -> Iterator[str]:
     """The tooltips of kernels."""
     for kernel in found.kernels:
         i = kernel.number
@@ -99,7 +99,7 @@ def _columns(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
         yield svg.rect(scale.x(i), PLOT_TOP, width, PLOT_HEIGHT, "paper", note=note, opacity=0)
 
 
-def _peak(found: PrintableTimeline, scale: _Scale, bottom: float) -> Iterator[str]:
+def _peak(found: PrintableTimeline, scale: _MemoryScale, bottom: float) -> Iterator[str]:
     x, y = scale.x(found.peak_kernel + 0.5), scale.y(found.peak)
     yield svg.line(x, y, x, bottom, "axis d2")
     near_right = x > WIDTH - RIGHT - 130
@@ -107,7 +107,7 @@ def _peak(found: PrintableTimeline, scale: _Scale, bottom: float) -> Iterator[st
     yield svg.text(x - 6 if near_right else x + 6, y - 6, label, "strong", anchor="end" if near_right else "start")
 
 
-def _phases(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
+def _phases(found: PrintableTimeline, scale: _MemoryScale) -> Iterator[str]:
     """A strip below the axis: forward, backward and update, and the layers' names in tooltips."""
     y = PLOT_TOP + PLOT_HEIGHT + 9
     for phase, run in groupby(found.kernels, lambda kernel: kernel.phase):
@@ -121,7 +121,7 @@ def _phases(found: PrintableTimeline, scale: _Scale) -> Iterator[str]:
     yield svg.text(LEFT - 8, y + STRIP + 13, f"{len(found.kernels)} kernels", "soft", anchor="end", size=11)
 
 
-def _lifetimes(found: PrintableTimeline, bars: Sequence[LiveValue], scale: _Scale, top: float) -> Iterator[str]:
+def _lifetimes(found: PrintableTimeline, bars: Sequence[LiveValue], scale: _MemoryScale, top: float) -> Iterator[str]:
     yield svg.text(
         MARGIN, top - 16, "Values that hold most memory for longest, and the kernels they live through", "strong"
     )

@@ -32,7 +32,7 @@ def roofline_svg(profiles: Mapping[str, ProgramProfile | ProfileRecord]) -> str:
     """The plot of profiles by name, as SVG with light and dark colours."""
     records = {name: as_record(found, name) for name, found in profiles.items()}
     dots = {name: _dots(found) for name, found in records.items()}
-    scale = _Scale([dot for own in dots.values() for dot in own], [found.roof for found in records.values()])
+    scale = _RooflineScale([dot for own in dots.values() for dot in own], [found.roof for found in records.values()])
     places = [_place(scale, dot, own) for own in dots.values() for dot in own]
     placed = [_LabelBox(LEFT, LEFT + 26 + LETTER * len(name), _key_y(i)) for i, name in enumerate(records)]
     lines = [*_grid(scale)]
@@ -69,7 +69,7 @@ def _dots(found: ProfileRecord) -> list[LayerRecord]:
     return [one for one in found.layers if one.flops and one.nbytes and one.seconds >= SHOWN * total]
 
 
-class _Scale:
+class _RooflineScale:
     """Both axes: powers of ten around all dots and the corners of the roofs."""
 
     def __init__(self, dots: Sequence[LayerRecord], roofs: Sequence[RoofLines]) -> None:
@@ -98,7 +98,7 @@ def _power(power: int) -> str:
     return amount(10.0**power).replace(".00", "").replace(".0", "").strip()
 
 
-def _grid(scale: _Scale) -> Iterator[str]:
+def _grid(scale: _RooflineScale) -> Iterator[str]:
     for power in range(scale.x0, scale.x1 + 1):
         x = scale.x(10.0**power)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
@@ -112,7 +112,7 @@ def _grid(scale: _Scale) -> Iterator[str]:
     yield f'<text transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">FLOP/s</text>'
 
 
-def _roof(scale: _Scale, roof: RoofLines, colour: str) -> Iterator[str]:
+def _roof(scale: _RooflineScale, roof: RoofLines, colour: str) -> Iterator[str]:
     """The slope, and a flat line for each number width, the widest solid."""
     if not roof.peak or not roof.bandwidth:
         return
@@ -126,12 +126,12 @@ def _roof(scale: _Scale, roof: RoofLines, colour: str) -> Iterator[str]:
         yield f'<polyline points="{line}" fill="none" stroke="{colour}"{look}/>'
 
 
-def _slope_begin(scale: _Scale, bandwidth: float) -> float:
+def _slope_begin(scale: _RooflineScale, bandwidth: float) -> float:
     return float(max(10.0**scale.x0, 10.0**scale.y0 / bandwidth))
 
 
 def _roof_labels(
-    scale: _Scale, roof: RoofLines, colour: str, name: str, places: Sequence[_Place], placed: list[_LabelBox]
+    scale: _RooflineScale, roof: RoofLines, colour: str, name: str, places: Sequence[_Place], placed: list[_LabelBox]
 ) -> Iterator[str]:
     """The peaks at the right end of their lines, and the bandwidth along the slope."""
     if not roof.peak or not roof.bandwidth:
@@ -161,7 +161,7 @@ def _key(number: int, name: str, colour: str) -> str:
 
 
 def _slope_label(
-    scale: _Scale, roof: RoofLines, colour: str, places: Sequence[_Place], placed: list[_LabelBox]
+    scale: _RooflineScale, roof: RoofLines, colour: str, places: Sequence[_Place], placed: list[_LabelBox]
 ) -> Iterator[str]:
     """The bandwidth, written along the slope where there are fewest dots."""
     assert roof.peak is not None
@@ -210,12 +210,14 @@ def _label_boxes(label: str, x: float, y: float, radius: float) -> Iterator[_Lab
             yield _LabelBox(left, left + width, middle)
 
 
-def _place(scale: _Scale, one: LayerRecord, dots: Sequence[LayerRecord]) -> _Place:
+def _place(scale: _RooflineScale, one: LayerRecord, dots: Sequence[LayerRecord]) -> _Place:
     radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(one.seconds / max(dot.seconds for dot in dots))
     return scale.x(one.intensity), scale.y(one.rate), radius
 
 
-def _marks(scale: _Scale, dots: Sequence[LayerRecord], found: ProfileRecord, colour: str, name: str) -> Iterator[str]:
+def _marks(
+    scale: _RooflineScale, dots: Sequence[LayerRecord], found: ProfileRecord, colour: str, name: str
+) -> Iterator[str]:
     for one in sorted(dots, key=lambda one: -one.seconds):
         title = (
             f"{one.label} {one.kind}: {duration(one.seconds)} ({one.seconds / found.layer_seconds:.1%}), {amount(one.rate)}FLOP/s, "
@@ -229,7 +231,7 @@ def _marks(scale: _Scale, dots: Sequence[LayerRecord], found: ProfileRecord, col
 
 
 def _names(
-    scale: _Scale, dots: Sequence[LayerRecord], places: Sequence[_Place], placed: list[_LabelBox]
+    scale: _RooflineScale, dots: Sequence[LayerRecord], places: Sequence[_Place], placed: list[_LabelBox]
 ) -> Iterator[str]:
     """The labels of the layers that take most time, where they hide neither a dot nor another label; one label for coinciding dots."""
     named: list[_Place] = []

@@ -22,7 +22,7 @@ _FIELDS = {_LAYER: (1, 7), _OLD_LAYER: (4, 6)}  # of a layer: its name and its b
 _ROLES = ("weight", "bias")  # of the blobs of a layer with weights; any others are numbered
 
 
-class _Damaged(Exception):
+class _DamagedWeights(Exception):
     pass
 
 
@@ -31,8 +31,8 @@ def load_caffe(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         found = dict(_named_blobs(_content(path)))
         if not found:
-            raise _Damaged("it has no layers with blobs")
-    except _Damaged as error:
+            raise _DamagedWeights("it has no layers with blobs")
+    except _DamagedWeights as error:
         raise RunError(
             "load_weights",
             f"{path} is damaged, or not in a format that is known (safetensors, PyTorch, .npz, Keras, .caffemodel): {error}.",
@@ -55,7 +55,7 @@ def load_caffe_mean(path: str | os.PathLike[str]) -> np.ndarray:
     """
     try:
         found = np.array(_blob(_content(path)), np.float32)
-    except _Damaged as error:
+    except _DamagedWeights as error:
         raise RunError("load_caffe_mean", f"{path} is damaged, or no .binaryproto of a mean image: {error}.") from None
     except (OSError, ValueError) as error:
         raise RunError("load_caffe_mean", f"{path} cannot be read: {error}.") from error
@@ -79,7 +79,7 @@ def _named_blobs(content: memoryview) -> Iterator[tuple[str, np.ndarray]]:
             continue
         layers += 1
         if layers > MAX_LAYERS:
-            raise _Damaged(f"it has more than {MAX_LAYERS} layers")
+            raise _DamagedWeights(f"it has more than {MAX_LAYERS} layers")
         name, blobs = _layer(value, *_FIELDS[field])
         for place, blob in enumerate(blobs):
             yield f"{name}.{_ROLES[place] if place < len(_ROLES) else place}", blob
@@ -93,7 +93,7 @@ def _layer(content: memoryview, name_field: int, blob_field: int) -> tuple[str, 
         elif field == blob_field and wire == 2:
             blobs.append(_blob(value))
             if len(blobs) > MAX_BLOBS:
-                raise _Damaged(f"a layer has more than {MAX_BLOBS} blobs")
+                raise _DamagedWeights(f"a layer has more than {MAX_BLOBS} blobs")
     return name, blobs
 
 
@@ -105,7 +105,7 @@ def _blob(content: memoryview) -> np.ndarray:
         if field in (5, 8) and wire == 2:
             item = 4 if field == 5 else 8
             if len(value) % item:
-                raise _Damaged("a blob has a part of a number")
+                raise _DamagedWeights("a blob has a part of a number")
             parts.append(np.frombuffer(value, f"<f{item}"))
         elif field == 5 and wire == 5:  # not packed: one number a field
             parts.append(np.frombuffer(value, "<f4"))
@@ -116,7 +116,7 @@ def _blob(content: memoryview) -> np.ndarray:
     values = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, np.float32)
     shape = tuple(old) if shape is None else shape
     if math.prod(shape) != values.size:
-        raise _Damaged(f"a blob of shape {shape} has {values.size} values")
+        raise _DamagedWeights(f"a blob of shape {shape} has {values.size} values")
     return values.reshape(shape)
 
 
@@ -133,7 +133,7 @@ def _shape(content: memoryview) -> tuple[int, ...]:
                 size, place = _varint(value, place)
                 sizes.append(size)
     if len(sizes) > MAX_RANK:
-        raise _Damaged(f"a blob has more than {MAX_RANK} axes")
+        raise _DamagedWeights(f"a blob has more than {MAX_RANK} axes")
     return tuple(sizes)
 
 
@@ -152,9 +152,9 @@ def _fields(content: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise _Damaged(f"wire type {wire} is not known")
+            raise _DamagedWeights(f"wire type {wire} is not known")
         if size > len(content) - place:
-            raise _Damaged("it is cut off")
+            raise _DamagedWeights("it is cut off")
         yield key >> 3, wire, content[place : place + size]
         place += size
 
@@ -163,10 +163,10 @@ def _varint(content: memoryview, place: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(content):
-            raise _Damaged("it is cut off")
+            raise _DamagedWeights("it is cut off")
         byte = content[place]
         place += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), place
-    raise _Damaged("a number has more than ten bytes")
+    raise _DamagedWeights("a number has more than ten bytes")

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 )
 
 
-class _Damaged(Exception):
+class _DamagedText(Exception):
     pass
 
 
@@ -38,7 +38,7 @@ def read_prototxt(path: Path) -> Message:
         raise RunError("prototxt", f"{path} has more than {MAX_BYTES} bytes.")
     try:
         return parse_prototxt(content.decode("utf-8"))
-    except (_Damaged, ValueError) as error:
+    except (_DamagedText, ValueError) as error:
         raise RunError("prototxt", f"{path} is damaged, or no description of a network of Caffe: {error}.") from None
 
 
@@ -50,7 +50,7 @@ def parse_prototxt(text: str) -> Message:
     """
     try:
         return _Parser(text).message()
-    except _Damaged as error:
+    except _DamagedText as error:
         raise ValueError(str(error)) from None
 
 
@@ -69,9 +69,9 @@ class _Parser:
         kind = str(found.lastgroup)
         return kind, found[kind]
 
-    def wrong(self, why: str) -> _Damaged:
+    def wrong(self, why: str) -> _DamagedText:
         line = self.text.count("\n", 0, self.place) + 1
-        return _Damaged(f"line {line}: {why}")
+        return _DamagedText(f"line {line}: {why}")
 
     def message(self) -> Message:
         root: Message = {}

@@ -40,7 +40,7 @@ _OPS = (
 )
 
 
-class _Layer(NamedTuple):
+class _RecurrentLayer(NamedTuple):
     """The operands of a recurrent layer; biases are vectors that are added."""
 
     op: _Op
@@ -91,7 +91,7 @@ def _reference(kind: CellType, activation: str, batch: int, hidden: int, bias: b
     return body
 
 
-def _projected(product: Node, op: _Op, weight_hidden: Node, biases_hidden: Sequence[Node]) -> _Layer | None:
+def _projected(product: Node, op: _Op, weight_hidden: Node, biases_hidden: Sequence[Node]) -> _RecurrentLayer | None:
     """The layer, if the sequence of the scan is x W_in^T + b_in."""
     for total, added in pairs(product, "add"):
         bias = vector_along(added, 2) if total.op.name == "contract" else None
@@ -103,23 +103,23 @@ def _projected(product: Node, op: _Op, weight_hidden: Node, biases_hidden: Seque
 
 def _projected_by(
     product: Node, op: _Op, weight_hidden: Node, biases_in: Sequence[Node], biases_hidden: Sequence[Node]
-) -> _Layer | None:
+) -> _RecurrentLayer | None:
     if product.op.name != "contract" or [len(i.shape) for i in product.inputs] != [3, 2]:
         return None
     (x, transposed), (a, b, out) = product.inputs, product.get_params("a", "b", "out")
     is_linear = b[0] == a[-1] and out == a[:-1] + b[1]
     if not is_linear or transposed.op.name != "permute" or bool(biases_hidden) > bool(biases_in):
         return None
-    return _Layer(op, x, transposed.inputs[0], weight_hidden, biases_in, biases_hidden)
+    return _RecurrentLayer(op, x, transposed.inputs[0], weight_hidden, biases_in, biases_hidden)
 
 
-def _are_stored(t: Translator, layer: _Layer) -> bool:
+def _are_stored(t: Translator, layer: _RecurrentLayer) -> bool:
     """Whether all weights are initializers: their gates are put into ONNX's order while the model is written."""
     weights = (layer.weight_in, layer.weight_hidden, *layer.biases_in, *layer.biases_hidden)
     return all(n in t.values and t.value(n).name in t.model.initializers for n in weights)
 
 
-def _write(t: Translator, node: Node, layer: _Layer, states: Sequence[Node]) -> list[OnnxValue]:
+def _write(t: Translator, node: Node, layer: _RecurrentLayer, states: Sequence[Node]) -> list[OnnxValue]:
     op, carried = layer.op, node.param("carried")
     weights = [_reordered(t, op, weight) for weight in (layer.weight_in, layer.weight_hidden)]
     bias = _bias(t, layer) if layer.biases_in else ""
@@ -142,7 +142,7 @@ def _reordered(t: Translator, op: _Op, node: Node) -> str:
     return t.model.store(f"{name}.onnx", _gates(op, t.model.initializers[name])[None])
 
 
-def _bias(t: Translator, layer: _Layer) -> str:
+def _bias(t: Translator, layer: _RecurrentLayer) -> str:
     """The biases of the input and of the hidden product, one after the other; those that are only added may be joined."""
     stored = t.model.initializers
     total = [stored[t.value(n).name] for n in layer.biases_in]

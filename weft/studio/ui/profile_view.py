@@ -38,7 +38,7 @@ class FigureTile:
 
 
 @dataclass(frozen=True)
-class LayerRow:
+class ProfiledLayer:
     """A layer in the table. One that only the earlier profile has stands for itself."""
 
     label: str
@@ -157,7 +157,7 @@ def _number(value: float) -> str:
 
 # --- layers -----------------------------------------------------------------------------------------------------------------------------
 
-SORTS: dict[str, Callable[[LayerRow], Any]] = {
+SORTS: dict[str, Callable[[ProfiledLayer], Any]] = {
     "layer": lambda row: row.label,
     "before": lambda row: row.before.seconds if row.before else -1.0,
     "seconds": lambda row: row.after.seconds if row.after else -1.0,
@@ -172,11 +172,11 @@ SORTS: dict[str, Callable[[LayerRow], Any]] = {
 }
 
 
-def layer_rows(pair: Compared, sort: str = "seconds", descending: bool = True) -> list[LayerRow]:
+def layer_rows(pair: Compared, sort: str = "seconds", descending: bool = True) -> list[ProfiledLayer]:
     """A row for each layer of both profiles."""
     known = {one.label: one for one in pair.before.layers} if pair.before is not None else {}
-    rows = [LayerRow(one.label, one.kind, one, known.pop(one.label, None)) for one in pair.after.layers]
-    rows += [LayerRow(one.label, one.kind, None, one) for one in known.values()]
+    rows = [ProfiledLayer(one.label, one.kind, one, known.pop(one.label, None)) for one in pair.after.layers]
+    rows += [ProfiledLayer(one.label, one.kind, None, one) for one in known.values()]
     return sorted(rows, key=SORTS.get(sort, SORTS["seconds"]), reverse=descending)
 
 

@@ -92,7 +92,7 @@ def plan_gradients(node: Node, threads: int, wanted: frozenset[int], views: Sequ
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _OperandRows:
     """Rows of an operand: where, and the strides from example to example, head to head, row to row."""
 
     pointer: str
@@ -154,17 +154,17 @@ class _Steps:
         self.phases.append(PlanPhase(symbol, arguments, frozenset({name}), frozenset({"work"})))
         return begin
 
-    def rows(self, name: str, x: Node, view: View) -> _Rows:
+    def rows(self, name: str, x: Node, view: View) -> _OperandRows:
         """Rows in the type of the arithmetic: those of the operand itself, or copies."""
         batch, rows, heads, width = x.shape
         b, r, h, step = view.strides
         if SHORT[view.base.dtype.name] == self.kind and (step == 1 or width == 1):
-            return _Rows(name, 0, b, h, r)
+            return _OperandRows(name, 0, b, h, r)
         begin = self._take(batch * heads * rows * width)
         symbol = f"attention.rows.{self.kind}.{SHORT[view.base.dtype.name]}"
         arguments = (name, "work", "tid", "threads", batch, heads, b, h, rows, width, r, step, begin)
         self.phases.append(PlanPhase(symbol, arguments, frozenset({name}), frozenset({"work"})))
-        return _Rows("work", begin, heads * rows * width, rows * width, width)
+        return _OperandRows("work", begin, heads * rows * width, rows * width, width)
 
     def wide(self, name: str, x: Node) -> tuple[str, int]:
         """A tensor without gaps in the type of the arithmetic: where, and from which element on."""

@@ -122,7 +122,7 @@ class _FilterPiece:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TilePlace:
     """Where the results of a tile are."""
 
     record: Value
@@ -257,7 +257,7 @@ class _Direct:
         code, a, tile, kind = self.code, self.a, self.tile, vector(self.element, self.lanes)
         segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
         some = code.minimum(self.width, code.sub(a.column_end, piece.column))
-        place = _Place(
+        place = _TilePlace(
             record,
             code.at(self.y, code.plus(code.mul(group, a.outputs), piece.column), F32),
             code.mul(a.groups, a.outputs),
@@ -299,7 +299,7 @@ class _Direct:
         start = code.plus(code.times(piece.last, self.width), code.times(code.sub(share, piece.first), LINE // 4))
         return code.gep(piece.panel, [start], source_etype=F32)
 
-    def _begun(self, piece: _FilterPiece, place: _Place) -> list[Value]:
+    def _begun(self, piece: _FilterPiece, place: _TilePlace) -> list[Value]:
         """The sums over the pieces before this one: zeros, or what was stored."""
         code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
         none, before = self._begin(), code.block
@@ -320,7 +320,7 @@ class _Direct:
             values.append(phi)
         return values
 
-    def _row(self, place: _Place, i: Int) -> Value:
+    def _row(self, place: _TilePlace, i: Int) -> Value:
         """Where a pixel of a tile is in the result. Pixels beyond the last are the last."""
         code = self.code
         return code.at(place.corner, code.mul(code.read(place.record, code.plus(i, HEAD), I64), place.pitch), F32)
@@ -332,7 +332,7 @@ class _Direct:
         ends = [code.splat(code.plus(columns, -v * self.lanes), self.lanes) for v in range(self.tile.vectors)]
         return [code.icmp_signed("<", numbers, end) for end in ends]
 
-    def _store(self, values: list[Value], place: _Place, valid: Value) -> None:
+    def _store(self, values: list[Value], place: _TilePlace, valid: Value) -> None:
         code, tile = self.code, self.tile
         whole = code.icmp_signed("==", place.columns, code.i64(self.width))
         every = code.icmp_signed("==", valid, code.i64(tile.rows))
@@ -348,7 +348,7 @@ class _Direct:
                 with code.loop(0, valid) as i:
                     copy(code, code.at(self.aside, code.times(i, self.width), F32), self._row(place, i), place.columns)
 
-    def _store_rows(self, values: list[Value], place: _Place, masks: list[Value]) -> None:
+    def _store_rows(self, values: list[Value], place: _TilePlace, masks: list[Value]) -> None:
         """Store all rows of a tile, or the first columns of them: under masks."""
         code, tile = self.code, self.tile
         for i in range(tile.rows):

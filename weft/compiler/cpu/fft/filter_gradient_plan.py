@@ -14,7 +14,7 @@ from ..target import CpuTarget
 from . import LEAST_TAPS
 from .filter_gradient import TAPS
 from .plan import (
-    Tiling,
+    FftTiling,
     filter_cycles,
     image_phase,
     in_multiply_adds,
@@ -45,7 +45,7 @@ def _out(shape: ConvShape) -> tuple[int, int]:
 
 
 @lru_cache(256)
-def best_tiling(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> Tiling | None:
+def best_tiling(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> FftTiling | None:
     """The fastest tiling by the estimate, the same for any number of threads."""
     found = tilings(name, _spans(shape), _out(shape), target, kind)
     return min(found, key=lambda one: _cycles(shape, one, kind, target), default=None)
@@ -58,8 +58,8 @@ def gradient_cost(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> 
     return in_multiply_adds(_cycles(shape, tiling, kind, target), target, kind)
 
 
-def _cycles(shape: ConvShape, tiling: Tiling, kind: str, target: CpuTarget) -> float:
-    cut, lanes = _Partition.of(shape, tiling, kind, target), target.lanes(BITS[kind])
+def _cycles(shape: ConvShape, tiling: FftTiling, kind: str, target: CpuTarget) -> float:
+    cut, lanes = _GradientPartition.of(shape, tiling, kind, target), target.lanes(BITS[kind])
     vectors, filters = (cut.x_pitch + cut.g_pitch) // lanes, cut.inputs * cut.g_pitch // lanes
     work = cut.tiles * vectors * transform_cycles(tiling.window) + filters * filter_cycles(
         tiling.window, prod(shape.kernel)
@@ -68,7 +68,7 @@ def _cycles(shape: ConvShape, tiling: Tiling, kind: str, target: CpuTarget) -> f
 
 
 @dataclass(frozen=True)
-class _Partition:
+class _GradientPartition:
     """Sizes of the matrices of spectra. Tiles are processed in slabs, whose products are added in order."""
 
     tile: ComplexTile
@@ -81,7 +81,7 @@ class _Partition:
     g_pitch: int
 
     @classmethod
-    def of(cls, shape: ConvShape, tiling: Tiling, kind: str, target: CpuTarget) -> _Partition:
+    def of(cls, shape: ConvShape, tiling: FftTiling, kind: str, target: CpuTarget) -> _GradientPartition:
         lanes, inputs, outputs = target.lanes(BITS[kind]), shape.channels // shape.groups, shape.filters // shape.groups
         tiles = shape.batch * prod(tiling.count(_out(shape)))
         tile = best_tile(target, inputs, outputs, kind)
@@ -96,7 +96,7 @@ def gradient_plan(name: str, shape: ConvShape, target: CpuTarget, kind: str = "f
     tiling = best_tiling(name, shape, kind, target)
     if tiling is None:
         return None
-    cut, window, size = _Partition.of(shape, tiling, kind, target), tiling.window, BITS[kind] // 8
+    cut, window, size = _GradientPartition.of(shape, tiling, kind, target), tiling.window, BITS[kind] // 8
     x_apart, g_apart = (cut.slab * 2 * pitch + APART for pitch in (cut.x_pitch, cut.g_pitch))
     rows = -(-cut.inputs // cut.tile.rows) * cut.tile.rows
     sums_apart = rows * 2 * cut.g_pitch + APART

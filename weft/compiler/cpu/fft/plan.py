@@ -23,7 +23,7 @@ _STRIP = 4  # vectors of channels that are transformed back before the epilogue 
 
 
 @dataclass(frozen=True)
-class Tiling:
+class FftTiling:
     """Tiles of `y` x `x` results, and the windows that they are computed from."""
 
     window: FftWindow
@@ -48,7 +48,7 @@ def reach(axis: ConvAxis) -> int:
     return (axis.kernel - 1) * axis.dilation
 
 
-def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: CpuTarget, kind: str) -> list[Tiling]:
+def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: CpuTarget, kind: str) -> list[FftTiling]:
     """The tilings of an algorithm: for FFT the smallest windows that give whole images, if there are any; for FFT_TILED the smaller ones
     as well. `spans`: pixels that a result depends on, along each axis, beside the first."""
     axes = []
@@ -57,7 +57,7 @@ def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: Cpu
         whole = next((n for n in possible if n >= span + size), None)
         some = [n for n in possible if whole is None or n <= whole] if name == "FFT_TILED" else [whole]
         axes.append([(n, min(n - span, size)) for n in some if n is not None])
-    found = [Tiling(FftWindow(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
+    found = [FftTiling(FftWindow(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
     stack = _STACKS.get(target.arch, _STACK)
     return [one for one in found if one.window.scratch(target.lanes(BITS[kind])) * BITS[kind] // 8 <= stack]
 
@@ -90,7 +90,7 @@ def in_multiply_adds(cycles: float, target: CpuTarget, kind: str) -> float:
 
 
 @lru_cache(256)
-def best_tiling(name: str, sweep: Sweep, target: CpuTarget) -> Tiling | None:
+def best_tiling(name: str, sweep: Sweep, target: CpuTarget) -> FftTiling | None:
     """The fastest tiling by the estimate, the same for any number of threads: they round differently."""
     out = sweep.axes[1].outside, sweep.axes[2].outside
     found = tilings(name, (reach(sweep.axes[1]), reach(sweep.axes[2])), out, target, sweep.kind)
@@ -104,7 +104,7 @@ def fft_cost(name: str, sweep: Sweep, target: CpuTarget, packed: bool) -> float:
     return in_multiply_adds(_cycles(sweep, tiling, target, packed), target, sweep.kind)
 
 
-def _cycles(sweep: Sweep, tiling: Tiling, target: CpuTarget, packed: bool) -> float:
+def _cycles(sweep: Sweep, tiling: FftTiling, target: CpuTarget, packed: bool) -> float:
     cut = _Partition.of(sweep, tiling, target)
     lanes, window = target.lanes(BITS[sweep.kind]), tiling.window
     vectors = -(-sweep.inputs // lanes) + -(-sweep.outputs // lanes)
@@ -126,7 +126,7 @@ class _Partition:
     result_pitch: int
 
     @classmethod
-    def of(cls, sweep: Sweep, tiling: Tiling, target: CpuTarget) -> _Partition:
+    def of(cls, sweep: Sweep, tiling: FftTiling, target: CpuTarget) -> _Partition:
         ty, tx = tiling.count((sweep.axes[1].outside, sweep.axes[2].outside))
         tiles, lanes = sweep.batch * sweep.axes[0].outside * ty * tx, target.lanes(BITS[sweep.kind])
         source = -(-sweep.inputs // lanes) * lanes
@@ -164,11 +164,11 @@ def packed_size(name: str, sweep: Sweep, target: CpuTarget) -> int:
     return sweep.groups * _filter_group(sweep, tiling, target) * BITS[sweep.kind] // 8
 
 
-def _filter_apart(sweep: Sweep, tiling: Tiling, target: CpuTarget) -> int:
+def _filter_apart(sweep: Sweep, tiling: FftTiling, target: CpuTarget) -> int:
     return sweep.inputs * 2 * _Partition.of(sweep, tiling, target).result_pitch + APART
 
 
-def _filter_group(sweep: Sweep, tiling: Tiling, target: CpuTarget) -> int:
+def _filter_group(sweep: Sweep, tiling: FftTiling, target: CpuTarget) -> int:
     return tiling.window.points * _filter_apart(sweep, tiling, target)
 
 
@@ -190,7 +190,7 @@ def filter_phase(name: str, sweep: Sweep, target: CpuTarget, into: str) -> PlanP
 
 
 def image_phase(
-    tiling: Tiling, kind: str, source: str, numbers: dict[str, int], size: tuple[int, int], first: tuple[int, int], extent: tuple[int, int]
+    tiling: FftTiling, kind: str, source: str, numbers: dict[str, int], size: tuple[int, int], first: tuple[int, int], extent: tuple[int, int]
 ) -> PlanPhase:  # fmt: skip
     """The transform of some tiles' windows of an image of `size`; the first begins at `first`, and `extent` of its pixels are read."""
     numbers = numbers | {

@@ -225,8 +225,8 @@ class _ProductEmitter:
         offsets, c_column, box = rest[:-5], rest[-5], rest[-4:]
         here = code.stack_array(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
-        place = _Place(c, c_row, c_column, c_column)
-        tile = _Place(here, code.i64(self.width), code.i64(1), code.i64(self.width))
+        place = _MatrixPlace(c, c_row, c_column, c_column)
+        tile = _MatrixPlace(here, code.i64(self.width), code.i64(1), code.i64(self.width))
         with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
             self._copy(code, place, tile, c_column, *box)
         arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add, *offsets]
@@ -252,7 +252,7 @@ class _ProductEmitter:
             with otherwise:
                 yield
 
-    def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
+    def _copy(self, code: Code, source: _MatrixPlace, target: _MatrixPlace, c_column: Value, *box: Value) -> None:
         """Copy a part of a tile: vectors along its rows where those of c are contiguous, else elements along its columns."""
         top, bottom, left, right = box
         with code.if_else(code.icmp_signed("==", c_column, code.i64(1))) as (then, otherwise):
@@ -268,7 +268,7 @@ class _ProductEmitter:
             with otherwise:
                 self._copy_turned(code, source, target, *box)
 
-    def _copy_turned(self, code: Code, source: _Place, target: _Place, *box: Value) -> None:
+    def _copy_turned(self, code: Code, source: _MatrixPlace, target: _MatrixPlace, *box: Value) -> None:
         """The same if the columns of c are contiguous: squares are transposed in registers, except for the last few rows."""
         top, bottom, left, right = box
         size = 16 // BYTES[self.kernel.kind]
@@ -284,7 +284,7 @@ class _ProductEmitter:
         with code.loop(transposed, right) as c, code.loop(top, bottom) as r:
             self._move(code, source, target, r, c, 1)
 
-    def _turn(self, code: Code, source: _Place, target: _Place, r: int, c: Value, size: int) -> None:
+    def _turn(self, code: Code, source: _MatrixPlace, target: _MatrixPlace, r: int, c: Value, size: int) -> None:
         """Transpose a square from contiguous rows to contiguous columns."""
         some = vector(self.element, size)
         steps = [(code.times(place.row, r), code.mul(place.column, c), place) for place in (source, target)]
@@ -295,11 +295,13 @@ class _ProductEmitter:
         for value, line in zip(values, lines[1], strict=True):
             code.write(value, target.pointer, line)
 
-    def _move(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, lanes: int) -> None:
+    def _move(self, code: Code, source: _MatrixPlace, target: _MatrixPlace, r: Value, c: Value, lanes: int) -> None:
         start, home = (code.plus(code.mul(r, at.row), code.mul(c, at.column)) for at in (source, target))
         code.write(code.read(source.pointer, start, vector(self.element, lanes)), target.pointer, home)
 
-    def _move_rest(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, right: Value) -> None:
+    def _move_rest(
+        self, code: Code, source: _MatrixPlace, target: _MatrixPlace, r: Value, c: Value, right: Value
+    ) -> None:
         """Copy the remainder of a row, less than a vector."""
         kind = vector(self.element, self.lanes)
         some = before(code, code.sub(right, c), self.lanes)
@@ -472,7 +474,7 @@ class _ProductEmitter:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _MatrixPlace:
     """A matrix in memory."""
 
     pointer: Value

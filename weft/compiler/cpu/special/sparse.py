@@ -39,7 +39,7 @@ def make(symbol: str) -> ir.Module:
     if part == "copy":
         _copy(module, symbol, as_dtype(dtype), int(lanes), int(rest[0]))
     else:
-        _Rows(module, symbol, as_dtype(dtype), int(lanes), int(rest[0]), rest[1]).write()
+        _SparseRows(module, symbol, as_dtype(dtype), int(lanes), int(rest[0]), rest[1]).write()
     return module
 
 
@@ -73,7 +73,7 @@ def _copy(module: ir.Module, symbol: str, dtype: DType, lanes: int, bits: int) -
     code.done()
 
 
-class _Rows:
+class _SparseRows:
     """Writes the product: the rows of each thread in tiles, the blocks of columns of each tile, the weights of each row of a block."""
 
     def __init__(self, module: ir.Module, symbol: str, dtype: DType, lanes: int, bits: int, form: str) -> None:

@@ -31,12 +31,12 @@ def make(symbol: str) -> ir.Module:
     module = new_module(symbol)
     pointers = ["x0", *(["y0"] if results != "places" else []), *(["y1"] if results != "values" else [])]
     code = Code.begin(module, symbol, [PTR] * len(pointers) + [I64] * len(NUMBERS))
-    _Rows(code, dict(zip((*pointers, *NUMBERS), code.arguments, strict=True)), as_dtype(dtype), int(room)).write()
+    _WholeRows(code, dict(zip((*pointers, *NUMBERS), code.arguments, strict=True)), as_dtype(dtype), int(room)).write()
     code.done()
     return module
 
 
-class _Rows:
+class _WholeRows:
     """Writes the selection from whole rows, each by one thread."""
 
     def __init__(self, code: Code, of: dict[str, Value], dtype: DType, room: int) -> None:
