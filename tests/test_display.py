@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from weft.cli import display, epochs
+from weft.cli import table as cli_table
 from weft.cli.display import Display
 from weft.cli.progress import ProgressDisplay
 from weft.jobs.events import Event
@@ -188,3 +189,13 @@ def test_events_become_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.endswith("best") for line in said.out.splitlines()[2:4]] == [True, False]
     assert said.out.splitlines()[-1] == "stopped; continue with: weft resume 'runs/a b'"
     assert said.err == "weft: careful\n"
+
+
+def test_a_narrow_terminal_leaves_out_optional_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles, rows = ["run", "loss", "status"], [["classify/digits-lenet5-1", "0.5", "done"]]
+    for width, expected in ((40, titles), (34, ["run", "status"])):
+        screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+        monkeypatch.setattr("weft.cli.table.console", lambda screen=screen: screen)
+        first, _, *body = cli_table.table(titles, rows, ["run", "status"], optional=["loss"]).splitlines()
+        assert first.split() == expected
+        assert body[0].split() == [rows[0][titles.index(title)] for title in expected]

@@ -34,7 +34,7 @@ VERBS_BY_GROUP = {
     },
     "compress and deploy": {
         "compress": "Prune, quantize and pack a trained network: weft compress RUN target=size=20x.",
-        "export": "Export a trained network as a file, an ONNX model, a C library or a web page: weft export RUN to=onnx, to=c or to=web.",
+        "export": "Export a network as a file, an ONNX model, C library or web page: weft export RUN to=onnx, to=c or to=web.",
         "convert": "Convert weights and networks between file formats: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.",
     },
     "data": {
@@ -57,7 +57,7 @@ VERBS_BY_GROUP = {
     },
     "runs": {
         "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
-        "compare": "Compare runs in depth, with settings that mattered and images they disagree on: weft compare RUN RUN html=compare.html.",
+        "compare": "Compare runs in depth: settings, metrics, disagreements: weft compare RUN RUN html=compare.html.",
     },
     "studio": {
         "studio": "Work in the browser: weft studio.",
@@ -142,7 +142,7 @@ def _help() -> str:
             *lines,
             "",
             "For example: weft train digits model=lenet epochs=5",
-            "weft VERB --help lists the settings of a verb; weft --version prints the version.",
+            "weft VERB --help lists the settings of a verb; weft --version the version.",
             "server=URL runs train, predict, job and runs on a studio on another machine,",
             "with its token in WEFT_STUDIO_TOKEN.",
         ]

@@ -18,7 +18,7 @@ from .table import as_csv, as_json, table
 
 
 def compare(words: Sequence[str], name: str = "compare") -> None:
-    """Compare runs in depth, with settings that mattered and images they disagree on: weft compare RUN RUN html=compare.html."""
+    """Compare runs in depth: settings, metrics, disagreements: weft compare RUN RUN html=compare.html."""
     known = {
         "root": Setting(str, "runs", "folder to search for runs"),
         "html": Setting(str, None, "write a page with the curves of all runs to this file"),

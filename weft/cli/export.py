@@ -28,7 +28,7 @@ _Ports = tuple[Sequence[str], Sequence[str], Sequence[str]]  # inputs, outputs, 
 
 
 def export(words: Sequence[str]) -> None:
-    """Export a trained network as a file, an ONNX model, a C library or a web page: weft export RUN to=onnx, to=c or to=web.
+    """Export a network as a file, an ONNX model, C library or web page: weft export RUN to=onnx, to=c or to=web.
 
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for

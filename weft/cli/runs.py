@@ -188,7 +188,8 @@ def _list_text(found: Sequence[_Facts]) -> str:
         for one in found
     ]  # fmt: skip
     notes = [f"{one.run}: {'; '.join(one.notes)}" for one in found if one.notes]
-    return "\n".join([table(titles, rows, left=("run", "model", "data", "status")), *(["", *notes] if notes else [])])
+    shown = table(titles, rows, ("run", "model", "data", "status"), optional=("last loss", "time", "data", "epochs"))
+    return "\n".join([shown, *(["", *notes] if notes else [])])
 
 
 def _best_text(best: facts.Best | None) -> str:

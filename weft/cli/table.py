@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import Box
+from rich.cells import cell_len
 from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -21,8 +22,12 @@ _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n".replace(" -- ", "
 _UNLIMITED = 100_000  # width of output that is not a terminal
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> str:
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), optional: Sequence[str] = ()
+) -> str:
     """Columns as wide as their longest text; those in `left` begin at the left, all others end at the right.
+
+    On a terminal that is too narrow, columns in `optional` are left out, the first ones first; then texts are folded.
 
     >>> print(table(["run", "loss"], [["a", "0.5"], ["second", "12"]], left=["run"]))
     run     loss
@@ -31,12 +36,22 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     second    12
     """
     found = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
-    for number, title in enumerate(titles):
+    shown = _fitting(titles, rows, optional)
+    for number, title in enumerate(shown):
         justify: JustifyMethod = "left" if title in left else "right"
         found.add_column(title, justify=justify, overflow="fold", no_wrap=number == 0)  # names can be copied
     for row in rows:
-        found.add_row(*map(Text, row))
+        found.add_row(*(Text(cell) for title, cell in zip(titles, row, strict=True) if title in shown))
     return rendered(found)
+
+
+def _fitting(titles: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str]) -> Sequence[str]:
+    """The columns that are shown."""
+    screen, shown, dropped = console(), list(titles), list(optional)
+    widths = {title: max(map(cell_len, column)) for title, *column in zip(titles, titles, *rows, strict=True)}
+    while screen.is_terminal and dropped and sum(widths[title] + 2 for title in shown) - 2 > screen.width:
+        shown.remove(dropped.pop(0))
+    return shown
 
 
 def as_csv(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
