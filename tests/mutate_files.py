@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from mutate_weights import WEIGHTS, Case
 from weft.errors import RunError, UserError
 
-MEMORY = 8 << 30  # bytes of address space: what a damaged file makes weft ask for must fit, or be refused
+MEMORY = 8 << 30  # bytes of address space: what a damaged file makes weft ask for must fit, or be rejected
 SECONDS = 20.0  # that one mutation may take; on a busy machine, half as many of CPU time
 BATCH, LARGE_BATCH = 100, 5000  # mutations for a process; for one of several
 

@@ -1,4 +1,4 @@
-"""`weft convert`: weights and programs in other formats hold the same numbers, and impossible pairs are refused."""
+"""`weft convert`: weights and programs in other formats hold the same numbers, and impossible pairs are rejected."""
 
 import json
 from pathlib import Path

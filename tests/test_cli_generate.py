@@ -1,4 +1,4 @@
-"""`weft generate`: texts as they are written, several at once, as JSON; what is refused. The network is a made-up GPT-2."""
+"""`weft generate`: texts as they are written, several at once, as JSON; what is rejected. The network is a made-up GPT-2."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_nothing_to_predict(at_home: Path, tmp_path: Path) -> None:
 def test_other_classes(at_home: Path, tmp_path: Path) -> None:
     photos(tmp_path / "other", ("blue", "yellow"))
     err = said("eval", "colours", f"data={tmp_path / 'other'}", code=2)[1]
-    assert "the run tells blue, green and red apart" in err
+    assert "the run has the classes blue, green and red" in err
     assert "has other classes, yellow, and lacks green and red" in err
 
 

@@ -1,4 +1,4 @@
-"""Packed programs compute the same bits and are small on disk; the report adds up to the file; damaged and newer files are refused."""
+"""Packed programs compute the same bits and are small on disk; the report adds up to the file; damaged and newer files are rejected."""
 
 import json
 import zipfile

@@ -307,10 +307,10 @@ def test_settings_that_do_not_fit_are_refused():
     ):
         fitted(micro_batches=2, accumulate=2)
     with pytest.raises(
-        UserError, match="a batch of 48 examples cannot be cut into 5 equal .* Use batch=45 or batch=50"
+        UserError, match="a batch of 48 examples cannot be divided into 5 equal .* Use batch=45 or batch=50"
     ):
         fitted(micro_batches=5)
-    with pytest.raises(UserError, match="3 examples .all of the training data. cannot be cut into 4 .* Use fewer"):
+    with pytest.raises(UserError, match="3 examples .all of the training data. cannot be divided into 4 .* Use fewer"):
         x = np.zeros((3, 1, 8, 8), np.float32)
         train.fit(network(), (x, np.arange(3)), micro_batches=4)
     with pytest.raises(UserError, match="needs 2 processes, there is 1"):

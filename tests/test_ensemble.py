@@ -207,7 +207,7 @@ def test_only_examples_that_no_member_saw_are_measured(place: Path) -> None:
         (["one", "wide"], {"method": "weights"}, "one network is required for method=weights"),
         (["one", "two"], {"soup": "greedy"}, "method=weights is required for soup=greedy"),
         (["one", "nothing"], {}, "no run under"),
-        (["one", "other"], {}, "runs with the same labels are required: one tells 0, 1 and 2 apart, and other 0, 1, 2 and 3."),
+        (["one", "other"], {}, "runs with the same labels are required: one has 0, 1 and 2, and other 0, 1, 2 and 3."),
         (["one", "begun"], {}, "runs that are finished are required"),
     ],
 )  # fmt: skip

@@ -405,7 +405,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "epochs": ({"epochs": -1}, "epochs is a whole number from 0, got -1"),
     "keep": ({"keep": 1.5}, "keep is a whole number from 0, got 1.5"),
-    "too few outputs": ({"model": network(3)}, "the network gives 3 numbers, and there are 10 classes to tell apart"),
+    "too few outputs": ({"model": network(3)}, "the network gives 3 numbers, and the data has 10 classes"),
     "no data": ({"splits": [1, 2, 3]}, r"data is a Loader, a Dataset, Splits or two arrays \(x, y\), got list"),
     "a metric that is none": ({"metrics": "f17"}, "there is no metric 'f17' to train with"),
     "a body without a rate": ({"body": ["layers.0.weight"], "rate": None}, "a learning rate to scale"),

@@ -31,7 +31,7 @@ NOISE = generator("hostile").integers(0, 256, (20, 30, 3), np.uint8)
 
 
 def refused(kind: type[Exception], text: str):
-    """The call is refused with this text, given word for word."""
+    """The call is rejected with this text, given word for word."""
     counted()
     return pytest.raises(kind, match=re.escape(text))
 

@@ -1,4 +1,4 @@
-"""Checks that a job for a device that there is not is refused when it is submitted, wherever that is done."""
+"""Checks that a job for a device that there is not is rejected when it is submitted, wherever that is done."""
 
 from __future__ import annotations
 

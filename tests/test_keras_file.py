@@ -1,4 +1,4 @@
-"""Files of Keras: every variable comes back by layer and name, from both layouts, and what Keras does not write is refused."""
+"""Files of Keras: every variable comes back by layer and name, from both layouts, and what Keras does not write is rejected."""
 
 import json
 import struct

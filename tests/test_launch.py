@@ -134,7 +134,7 @@ def test_a_job_is_submitted_and_its_script_is_kept(tmp_path, monkeypatch):
     assert job.submit() == "Submitted batch job 71 (script: weft-71.sh)"
     assert (tmp_path / "given").read_text() == (tmp_path / "weft-71.sh").read_text() == job.script()
     sbatch.write_text("#!/bin/sh\necho invalid partition >&2; exit 1\n")
-    with pytest.raises(Exception, match="sbatch refused the job: invalid partition"):
+    with pytest.raises(Exception, match="sbatch rejected the job: invalid partition"):
         job.submit()
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch is required to submit a job"):

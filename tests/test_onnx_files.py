@@ -1,4 +1,4 @@
-"""ONNX files that are damaged, hostile or beyond what weft supports are refused with a reason."""
+"""ONNX files that are damaged, hostile or beyond what weft supports are rejected with a reason."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`weft predict` with ONNX models of other programs: how images become inputs, what is said about it, and what is refused."""
+"""`weft predict` with ONNX models of other programs: how images become inputs, what is said about it, and what is rejected."""
 
 from __future__ import annotations
 

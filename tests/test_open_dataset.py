@@ -15,7 +15,7 @@ from weft.testing import counted, generator
 
 
 def refused(kind: type[Exception], text: str):
-    """The call is refused with this text, given word for word."""
+    """The call is rejected with this text, given word for word."""
     counted()
     return pytest.raises(kind, match=re.escape(text))
 
@@ -178,7 +178,7 @@ def test_a_known_set_from_a_folder(tmp_path: Path) -> None:
         data.open_dataset("letters", from_="mnist")
 
 
-# What is refused.
+# What is rejected.
 
 
 def test_what_is_no_data() -> None:

@@ -1,4 +1,4 @@
-"""Packed tensors: what comes back is equal bit by bit, files are as small as statistics allow, and damaged ones are refused."""
+"""Packed tensors: what comes back is equal bit by bit, files are as small as statistics allow, and damaged ones are rejected."""
 
 import zlib
 

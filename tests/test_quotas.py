@@ -1,4 +1,4 @@
-"""Checks the quotas of people: what starts, what is refused, and that every job says whose it is."""
+"""Checks the quotas of people: what starts, what is rejected, and that every job says whose it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved programs: they run without the code that built them, at every size, with the same bits, and bad files are refused."""
+"""Saved programs: they run without the code that built them, at every size, with the same bits, and bad files are rejected."""
 
 import json
 import mmap

@@ -1,4 +1,4 @@
-"""What a file cannot hold is refused when it is saved, and what it holds does not change by saving: names, modes, frozen parameters."""
+"""What a file cannot hold is rejected when it is saved, and what it holds does not change by saving: names, modes, frozen parameters."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ LABELS = [0, 1, 2, 0, 1, 2]
 
 
 def refused(kind: type[Exception], text: str):
-    """The call is refused with this text, given word for word."""
+    """The call is rejected with this text, given word for word."""
     counted()
     return pytest.raises(kind, match=re.escape(text))
 

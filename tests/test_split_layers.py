@@ -263,7 +263,7 @@ def loss_of_parts():
 
 
 def errors_of(split_model):
-    """What is refused, as messages."""
+    """What is rejected, as messages."""
     tied = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     tied[1].weight = tied[0].weight
     attempts = [
@@ -284,7 +284,7 @@ def message(attempt):
         attempt()
     except weft.errors.UserError as error:
         return str(error)
-    return "nothing was refused"
+    return "nothing was rejected"
 
 
 def test_checkpoints_are_whole_and_gradients_are_clipped_by_the_norm_of_all_parts(pool):

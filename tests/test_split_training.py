@@ -200,7 +200,7 @@ def test_local_sgd_can_be_interrupted_and_ends_with_the_same_weights_in_all_proc
 
 
 def message(function, *args):
-    """What a training is refused with."""
+    """What a training is rejected with."""
     try:
         function(*args)
     except (UserError, RunError) as error:

@@ -1,4 +1,4 @@
-"""Paths and uploads of the studio: what leads out of the allowed folders, and what grows beyond bounds, is refused."""
+"""Paths and uploads of the studio: what leads out of the allowed folders, and what grows beyond bounds, is rejected."""
 
 import asyncio
 import stat
@@ -111,7 +111,7 @@ def test_zip_bombs_links_and_garbage_are_refused(tmp_path: Path) -> None:
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "link.zip", "w") as packed:
         packed.writestr(link, "/etc/passwd")
-    with pytest.raises(UserError, match="links are refused"):
+    with pytest.raises(UserError, match="links are rejected"):
         uploads.unpack_zip(tmp_path / "link.zip", target, 1 << 20)
     (tmp_path / "garbage.zip").write_bytes(b"PK garbage")
     with pytest.raises(UserError, match="cannot be read"):

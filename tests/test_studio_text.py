@@ -1,4 +1,4 @@
-"""Continues texts in the studio: the stream of the API, what is refused, a client that leaves, and the page."""
+"""Continues texts in the studio: the stream of the API, what is rejected, a client that leaves, and the page."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.gc_pause import uncollected
+from weft.compiler.gc_pause import gc_paused
 from weft.compiler.planning import build as program
 
 
@@ -35,7 +35,7 @@ def test_it_rests_while_a_function_is_compiled(monkeypatch: pytest.MonkeyPatch) 
 def test_it_is_as_it_was_before(before: bool) -> None:
     if not before:
         gc.disable()
-    with pytest.raises(ZeroDivisionError), uncollected, uncollected:
+    with pytest.raises(ZeroDivisionError), gc_paused, gc_paused:
         assert not gc.isenabled()
         _ = 1 / 0
     assert gc.isenabled() is before
@@ -45,13 +45,13 @@ def test_the_last_thread_wakes_it() -> None:
     inside, leave, seen = threading.Event(), threading.Event(), []
 
     def other() -> None:
-        with uncollected:
+        with gc_paused:
             inside.set()
             leave.wait(10)
         seen.append(gc.isenabled())
 
     thread = threading.Thread(target=other)
-    with uncollected:
+    with gc_paused:
         thread.start()
         assert inside.wait(10)
     assert not gc.isenabled()  # the other thread still compiles
@@ -62,7 +62,7 @@ def test_the_last_thread_wakes_it() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_new_process_searches() -> None:
-    with uncollected:
+    with gc_paused:
         child = os.fork()
         if not child:
             os._exit(0 if gc.isenabled() else 1)

@@ -1,4 +1,4 @@
-"""Versions of datasets whose images have several classes, or numbers: what can be changed, and what is refused."""
+"""Versions of datasets whose images have several classes, or numbers: what can be changed, and what is rejected."""
 
 from __future__ import annotations
 

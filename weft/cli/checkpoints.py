@@ -32,8 +32,10 @@ def checkpoints(words: Sequence[str]) -> None:
     known = {
         "root": _ROOT,
         "delete": Setting(str, None, "checkpoint to delete, such as weights/epoch-0007"),
-        "keep_best": Setting(whole, None, "delete the weights of single epochs, except of so many best ones"),
-        "keep_last": Setting(whole, None, "and of so many last ones"),
+        "keep_best": Setting(
+            whole, None, "number of best epochs whose weights are kept; those of other epochs are deleted"
+        ),
+        "keep_last": Setting(whole, None, "number of last epochs whose weights are kept"),
         "json": Setting(flag, False, "print JSON, for programs"),
     }
     given = read("runs checkpoints", words, known, 1, checkpoints.__doc__)

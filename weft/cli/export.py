@@ -37,8 +37,8 @@ def export(words: Sequence[str]) -> None:
     instead of a run: weft export to=c target=armv7 net.weft.
     """
     known = {
-        "to": Setting(str, None, "the format; that of the suffix of out= if nobody says, or weft", choices=("weft", "onnx", "c", "web")),
-        "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
+        "to": Setting(str, None, "format; default: by the suffix of out=, or weft", choices=("weft", "onnx", "c", "web")),
+        "out": Setting(str, None, "file or folder; default: the name of the run"),
         "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
         "licence": Setting(str, None, "licence of the network, for the file; only to=weft and to=onnx"),
         "preprocessing": Setting(flag, True, "normalization and softmax inside; without, a model takes normalized images and gives logits; only to=onnx"),

@@ -16,7 +16,7 @@ from .arguments import read
 SAMPLING_SETTINGS = {
     "length": Setting(whole, 500, "number of tokens (characters, of a network that was trained on them) to generate"),
     "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely token"),
-    "top_k": Setting(count, None, "sample a text from so many of the most likely tokens"),
+    "top_k": Setting(count, None, "sample from this number of most likely tokens"),
     "top_p": Setting(positive, None, "sample a text from the most likely tokens that together have this probability"),
     "seed": Setting(seed, 0, "of the text"),
 }

@@ -98,7 +98,7 @@ def _check(words: Sequence[str]) -> None:
 
 def _save(words: Sequence[str]) -> None:
     """Keep the text of a network under a name: weft networks save net.yaml name=mine, then weft train DATA model=mine."""
-    known = {"name": Setting(str, None, "name; default: that of the file"), "runs": _RUNS}
+    known = {"name": Setting(str, None, "name; default: the name of the file"), "runs": _RUNS}
     given = read("networks save", words, known, 1, _save.__doc__)
     path = Path(_first("save", given.plain)).expanduser()
     name = given["name"] or path.stem
@@ -108,7 +108,7 @@ def _save(words: Sequence[str]) -> None:
 
 def _import(words: Sequence[str]) -> None:
     """Keep a saved program, an ONNX model or weights: weft networks import net.onnx; weights then start a training: weights=NAME."""
-    known = {"name": Setting(str, None, "name; default: that of the file"), "runs": _RUNS, "json": _JSON}
+    known = {"name": Setting(str, None, "name; default: the name of the file"), "runs": _RUNS, "json": _JSON}
     given = read("networks import", words, known, 1, _import.__doc__)
     source = Path(_first("import", given.plain)).expanduser()
     if not source.is_file():

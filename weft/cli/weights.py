@@ -48,7 +48,7 @@ def _add(words: Sequence[str]) -> None:
     """
     known = {
         "network": Setting(str, None, "network of the zoo that they are for; default: the name"),
-        "name": Setting(str, None, "name in the store; default: that of the network"),
+        "name": Setting(str, None, "name in the store; default: the name of the network"),
         "sha256": Setting(str, None, "hash that the file must have; required of a URL"),
         "licence": Setting(str, "", "licence of the weights, as their publisher gives it"),
         "origin": Setting(str, "", "where they come from; default: the file or URL"),

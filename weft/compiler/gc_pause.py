@@ -38,6 +38,6 @@ class _GarbageCollectionPause(ContextDecorator):
         self._lock, self._busy = threading.Lock(), 0
 
 
-uncollected = _GarbageCollectionPause()
+gc_paused = _GarbageCollectionPause()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=uncollected.forked)
+    os.register_at_fork(after_in_child=gc_paused.forked)

@@ -73,7 +73,7 @@ def create(
     class, or sources of their own; a folder with subfolders train, validation and test keeps these splits. `size` is
     (height, width); None requires images of one common size. `labels` of a list are one class a file, several classes, or
     numbers; see `from_list`. `small` says whether classes with fewer than `minimum`
-    files are refused, dropped or kept; of larger classes at most `maximum` files are used. `workers` is the number of
+    files are rejected, dropped or kept; of larger classes at most `maximum` files are used. `workers` is the number of
     processes; 0 uses only the calling process.
 
     The folder appears when it is complete. An interrupted creation resumes when it is started again with the same

@@ -20,7 +20,7 @@ MAX_HEADER = 10_000  # bytes of the header of an array
 
 
 def read_npz(path: str | os.PathLike[str], where: str = "load_weights") -> dict[str, np.ndarray]:
-    """The arrays of a file by name; pickled objects are refused."""
+    """The arrays of a file by name; pickled objects are rejected."""
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             entries = checked_entries(file, archive)

@@ -43,5 +43,5 @@ def save_npz(path: str | os.PathLike[str], tensors: Mapping[str, Any], *, compre
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of an .npz file by name; pickled objects and damaged files are refused."""
+    """The tensors of an .npz file by name; pickled objects and damaged files are rejected."""
     return {name: asarray(array) for name, array in read_npz(path, "load_npz").items()}

@@ -1,7 +1,7 @@
 """An interpreter of pickles that executes nothing: an allow-list of opcodes, and of globals that map to functions of ours.
 
 Python's `pickle` calls whatever a file names. Here a global is looked up in a table given by the caller; a name that is not in it is
-refused, with the name. Every opcode is listed in `_OPCODES`; all others are refused too. Opcodes, nesting and lengths are bounded,
+refused, with the name. Every opcode is listed in `_OPCODES`; all others are rejected too. Opcodes, nesting and lengths are bounded,
 so a hostile file costs at most time and memory proportional to its size.
 """
 

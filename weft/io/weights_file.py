@@ -24,7 +24,7 @@ Reader = Callable[[Path], dict[str, np.ndarray]]
 def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The tensors of a file by name: safetensors, PyTorch (.pth, .pt, .bin), .npz, Keras (.h5, .keras) or Caffe (.caffemodel).
 
-    Nothing in the file is executed. A file of PyTorch that holds more than tensors, such as a whole module, is refused with the name of what it
+    Nothing in the file is executed. A file of PyTorch that holds more than tensors, such as a whole module, is rejected with the name of what it
     asks for. Tensors of stored (not compressed) files are views of the memory-mapped file.
 
     >>> import tempfile

@@ -19,7 +19,7 @@ def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.Zi
     """The entries of an archive.
 
     `zipfile` does not compare them with their number in the file, so a damaged list would lose some in silence; and it takes memory for as
-    many bytes as an entry says that it has. Entries compressed in unusual ways are refused: see `check_method`.
+    many bytes as an entry says that it has. Entries compressed in unusual ways are rejected: see `check_method`.
     """
     found = archive.infolist()
     size = file.seek(0, 2)

@@ -20,7 +20,7 @@ def on(name: str | None) -> Iterator[Device]:
 
 @contextmanager
 def training_on(name: str | None) -> Iterator[Device]:
-    """The same for a training: a device that only runs trained networks is refused."""
+    """The same for a training: a device that only runs trained networks is rejected."""
     with on(name) as device:
         if not device.trains:
             raise UserError("train", f"a device that trains is required, got {device}. Use cpu or cuda.")

@@ -25,7 +25,7 @@ from ..interpret.pictures import as_bytes, resized
 from ..io.files import replace_file
 from ..records import dataclass
 from .device import on
-from .events import Listener, Recorder, nobody
+from .events import Listener, Recorder, ignore_events
 from .job import held_out, job_of
 from .prediction.run_predictor import predictor_of_run
 from .run_weights import map_file, weights_path
@@ -73,7 +73,7 @@ class EmbeddingMap:
             return False
 
 
-def embed_run(settings: Mapping[str, Any], run: Path | None, listener: Listener = nobody) -> None:
+def embed_run(settings: Mapping[str, Any], run: Path | None, listener: Listener = ignore_events) -> None:
     """The work of a job: settings are {run: folder, checkpoint, split, examples, device}."""
     make_embedding(
         Path(settings["run"]), settings.get("checkpoint") or "best", settings.get("split"), settings.get("examples") or EXAMPLES,
@@ -83,7 +83,7 @@ def embed_run(settings: Mapping[str, Any], run: Path | None, listener: Listener 
 
 def make_embedding(
     folder: Path, checkpoint: str = "best", split: str | None = None, examples: int = EXAMPLES, device: str | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
 ) -> EmbeddingMap:  # fmt: skip
     """Embed examples of a run, make maps of them, and write both into the run folder."""
     recorder = Recorder(listener)

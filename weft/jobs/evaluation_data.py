@@ -48,7 +48,7 @@ def as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[d
         lacks = f", and lacks {listed(missing)}" if missing else ""
         raise UserError(
             "weft eval",
-            f"the run tells {listed(learned.classes)} apart. {what} has other classes, {listed(extra)}{lacks}: "
+            f"the run has the classes {listed(learned.classes)}. {what} has others, {listed(extra)}{lacks}: "
             "the results would be meaningless. Train on it, or remove these examples.",
         )
     notes = [f"{what} has no examples of {listed(missing)}"] if missing else []

@@ -25,7 +25,7 @@ from .datasets.facts import split_sizes, stored_split_sizes
 from .device import on
 from .ensembles.members import seen_note
 from .evaluation_data import as_learned, as_stored
-from .events import Listener, Recorder, nobody
+from .events import Listener, Recorder, ignore_events
 from .job import Job, held_out, job_of, job_of_run
 from .queue.job_queue import JobQueue
 from .queue.kinds import EVALUATION
@@ -49,7 +49,7 @@ class RunEvaluation:
 
 def evaluate_run(
     folder: Path, split: str | None = None, checkpoint: str = "best", device: str | None = None, *, other: str | None = None,
-    save: bool = False, listener: Listener = nobody,
+    save: bool = False, listener: Listener = ignore_events,
 ) -> RunEvaluation:  # fmt: skip
     """Evaluate a run: on the test split if there is one, else on validation; `other` is the name or path of other data.
 
@@ -182,7 +182,7 @@ def _remove_leftovers(place: Path) -> None:
 # --- as a job -----------------------------------------------------------------------------------------------------------------
 
 
-def evaluation_job(settings: Mapping[str, Any], run: Path | None, listener: Listener = nobody) -> None:
+def evaluation_job(settings: Mapping[str, Any], run: Path | None, listener: Listener = ignore_events) -> None:
     """The work of a job: settings are {run: folder, split, checkpoint, device}."""
     evaluate_run(
         Path(settings["run"]), settings["split"], settings["checkpoint"], settings.get("device"), save=True, listener=listener

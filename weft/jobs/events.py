@@ -60,14 +60,14 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def nobody(event: Event) -> None:
+def ignore_events(event: Event) -> None:
     """A listener that ignores events."""
 
 
 class Recorder:
     """Sends events to a listener and writes them to the run folder. Events from before the folder exists are written when it does."""
 
-    def __init__(self, listener: Listener = nobody) -> None:
+    def __init__(self, listener: Listener = ignore_events) -> None:
         self._listener = listener
         self._early: list[Event] = []
         self._file: Path | None = None

@@ -21,7 +21,7 @@ from ..saved.program import Program
 from ..zoo.catalogue import ALIASES
 from .definitions import is_definition
 from .device import on
-from .events import Listener, Recorder, nobody
+from .events import Listener, Recorder, ignore_events
 from .find import find_run
 from .job import Job, held_out, job_of, job_of_run
 from .prediction.find import find_predictor
@@ -39,7 +39,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 SURVEY = {
-    "data": Setting(str, None, "data to run on; default: that of the run"),
+    "data": Setting(str, None, "data to run on; default: the data of the run"),
     "formats": Setting(_names, FORMATS, "formats to compare, such as float16,int8,q3.12"),
     "examples": Setting(whole, EXAMPLES, "held-out examples that are run"),
     "split": Setting(str, None, "split of the data; default: test, else validation", choices=("train", "validation", "test")),
@@ -64,7 +64,7 @@ class SurveyedNetwork:
 
 
 def survey_formats(
-    name: str, settings: Mapping[str, Any], listener: Listener = nobody
+    name: str, settings: Mapping[str, Any], listener: Listener = ignore_events
 ) -> tuple[SurveyedNetwork, FormatSurvey]:
     """Measure formats on the network of a run, a saved program or ONNX model, or a network by name with `data`."""
     recorder = Recorder(listener)
@@ -157,7 +157,7 @@ def _check_same(examples: Dataset, shape: tuple[int, ...], classes: list[str], n
     if classes and list(examples.classes) != classes:
         raise UserError(
             "weft formats",
-            f"{name} tells {len(classes)} classes apart, and the data has others. Give data with the same classes.",
+            f"{name} has {len(classes)} classes, and the data has others. Give data with the same classes.",
         )
 
 

@@ -15,7 +15,7 @@ from ..parallel.ranks import RankPool, tell
 from ..parallel.sizes import read_sizes
 from ..train.auto_split import ParallelChoice, agreed_choice, choose_parallel
 from ..train.ranks import refused_axes
-from .events import Listener, Recorder, nobody
+from .events import Listener, Recorder, ignore_events
 from .job import Job
 
 
@@ -79,7 +79,7 @@ def in_processes(
 
 
 def _call(function: Callable[..., Path | None], args: tuple[Any, ...], notes: Sequence[str]) -> Path | None:
-    return function(*args, tell if leads() else nobody, notes)
+    return function(*args, tell if leads() else ignore_events, notes)
 
 
 def leads() -> bool:

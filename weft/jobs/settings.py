@@ -83,7 +83,7 @@ SETTINGS: dict[str, Setting] = {
     "labels": Setting(str, None, "labels of a list of image files: one class a file, several classes, or numbers; default: class", "data", ("class", "classes", "numbers")),
     "length": Setting(count, 128, "sequence length of text, in tokens", "data"),
     "stride": Setting(count, None, "tokens from the start of a training window of text to that of the next; default: the length, without overlap", "data"),
-    "tokenizer": Setting(tokenizer_name, "characters", "tokens of text: characters, bpe:1000 (so many byte pairs, learned from it), or a tokenizer.json", "data"),
+    "tokenizer": Setting(tokenizer_name, "characters", "tokens of text: characters, bpe:1000 (1,000 byte pairs, learned from it), or a tokenizer.json", "data"),
     "augment": Setting(str, None, "augmentation", "data", ("light", "shift", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
     "alternate_flips": Setting(flag, False, "mirror each image in every other epoch instead of at random; requires resident", "data"),
@@ -139,8 +139,8 @@ SETTINGS: dict[str, Setting] = {
 
     "patience": Setting(count, None, "early stopping: epochs without improvement", "stopping"),
     "max_seconds": Setting(not_negative, None, "time limit in seconds", "stopping"),
-    "fast_dev_run": Setting(whole, 0, "dry run of so many batches that keeps nothing", "stopping"),
-    "overfit": Setting(whole, 0, "overfit so many batches, to check that the network can learn", "stopping"),
+    "fast_dev_run": Setting(whole, 0, "number of batches of a dry run that keeps nothing", "stopping"),
+    "overfit": Setting(whole, 0, "number of batches to overfit, to check that the network can learn", "stopping"),
 
     "keep": Setting(whole, 0, "number of best epochs whose weights are kept", "output"),
     "name": Setting(str, None, "name of the run; default: DATA-MODEL-1, -2, ...", "output"),

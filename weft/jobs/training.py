@@ -31,7 +31,7 @@ from .checks import check_settings
 from .datasets.facts import FACTS, facts, split_sizes
 from .definitions import keep_definition
 from .device import training_on
-from .events import Listener, Recorder, nobody
+from .events import Listener, Recorder, ignore_events
 from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import about
@@ -46,9 +46,9 @@ SAMPLE = 1000  # tokens that are generated at the end
 SHOW_SECONDS = 0.1  # between two progress events
 
 
-def train(settings: Mapping[str, Any], listener: Listener = nobody, notes: Sequence[str] = ()) -> Path | None:
+def train(settings: Mapping[str, Any], listener: Listener = ignore_events, notes: Sequence[str] = ()) -> Path | None:
     """Train a network with validated settings; the run folder, or None where none is kept. Its log begins with the notes."""
-    settings, recorder = with_ranks(settings), Recorder(listener if leads() else nobody)
+    settings, recorder = with_ranks(settings), Recorder(listener if leads() else ignore_events)
     if settings["parallel"] == AUTO:
         check_settings("train", settings)
         split = chosen_split(lambda: job_of("train", settings_for_weights(settings), recorder), recorder)
@@ -80,10 +80,10 @@ def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Lis
 
 
 def resume(
-    folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody, notes: Sequence[str] = ()
+    folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = ignore_events, notes: Sequence[str] = ()
 ) -> Path | None:
     """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
-    recorder, changed = Recorder(listener if leads() else nobody), given or {}
+    recorder, changed = Recorder(listener if leads() else ignore_events), given or {}
     told = settings_of("resume", folder)
     if {**told, **changed}["parallel"] == AUTO:
         split = chosen_split(lambda: job_of("resume", {**told, **changed}, recorder), recorder)

@@ -66,7 +66,7 @@ def check_algorithm(layer: str, value: str | None) -> str | None:
 def check_groups(layer: str, what: str, value: int | None, groups: int) -> None:
     """Check that channels can be split into groups."""
     if value is not None and value % groups:
-        raise UserError(layer, f"{value} {what} cannot be cut into {groups} groups.")
+        raise UserError(layer, f"{value} {what} cannot be divided into {groups} groups.")
 
 
 def check_spatial(layer: str, x: ArrayLike, rank: int) -> Tensor:

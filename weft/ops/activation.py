@@ -187,6 +187,6 @@ def maxout(x: ArrayLike, pieces: int, axis: int = 1) -> Tensor:
     x = as_tensor(x)
     axis = normal_axis("maxout", axis, x.ndim)
     if pieces < 1 or x.shape[axis] % pieces:
-        raise UserError("maxout", f"axis {axis} of size {x.shape[axis]} cannot be cut into pieces of {pieces}.")
+        raise UserError("maxout", f"axis {axis} of size {x.shape[axis]} cannot be divided into pieces of {pieces}.")
     parts = reshape(x, (*x.shape[:axis], x.shape[axis] // pieces, pieces, *x.shape[axis + 1 :]))
     return max(parts, axis=axis + 1)

@@ -55,7 +55,7 @@ def _filter_infer(
 ) -> Type:
     check_preference("conv_filter", prefer)
     if groups < 1 or x.shape[1] % groups:
-        raise UserError("conv_filter", f"{x.shape[1]} channels cannot be cut into {groups} groups.")
+        raise UserError("conv_filter", f"{x.shape[1]} channels cannot be divided into {groups} groups.")
     shape = (g.shape[1], x.shape[1] // groups, *size)
     _check("conv_filter", x.shape, shape, x, g, stride, padding, dilation, groups)
     _check_output("conv_filter", g, (x.shape[0], shape[0]), x.shape[2:], size, stride, padding, dilation)
@@ -76,7 +76,7 @@ def _check(
             "The filter's second dimension is channels / groups.",
         )
     if w[0] % groups:
-        raise UserError(name, f"{w[0]} filters cannot be cut into {groups} groups.")
+        raise UserError(name, f"{w[0]} filters cannot be divided into {groups} groups.")
     if not len(stride) == len(padding) == len(dilation) == len(x) - 2:
         raise UserError(name, f"stride, padding and dilation for {len(x) - 2} dimensions are required.")
     for n, k, s, p, d in zip(x[2:], w[2:], stride, padding, dilation, strict=True):
@@ -190,7 +190,7 @@ _CONV = Op(
         Wrong(lambda: conv(zeros((1, 3, 8, 8)), zeros((2, 4, 3, 3))), "[conv] the input has 3 channels but the filter expects 4 (groups=1)"),
         Wrong(lambda: conv(zeros((1, 3, 8)), zeros((2, 3, 3, 3))), "[conv] the input must be (batch, channels, spatial...)"),
         Wrong(lambda: conv(zeros((1, 3, 2, 8)), zeros((2, 3, 3, 3))), "[conv] a kernel of 3 does not fit into 2 elements"),
-        Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 2, 3)), groups=2), "[conv] 3 filters cannot be cut into 2 groups"),
+        Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 2, 3)), groups=2), "[conv] 3 filters cannot be divided into 2 groups"),
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), padding="valid-ish"), "[conv] the padding must be"),
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), algorithm="WINOGRAT"), "[conv] a known algorithm is required, got 'WINOGRAT'"),
     ),

@@ -176,7 +176,7 @@ def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Seque
 def _expand_infer(x: Node, shape: Shape) -> Type:
     inner = shape[len(shape) - len(x.shape) :]
     if len(shape) < len(x.shape) or any(a not in (1, b) for a, b in zip(x.shape, inner, strict=True)):
-        raise UserError("broadcast_to", f"shape {x.shape} cannot be spread over {shape}.")
+        raise UserError("broadcast_to", f"shape {x.shape} cannot be broadcast to {shape}.")
     return Type(shape, x.dtype)
 
 
@@ -194,7 +194,7 @@ _EXPAND = Op(
     samples=lambda rng: (
         Sample([rng.normal(size=a)], (b,)) for a, b in [((), (2, 3)), ((1, 3), (4, 2, 3)), ((1,), (0,)), ((2, 1), (2, 5))]
     ),
-    errors=(Wrong(lambda: broadcast_to(number(0.0, float32, (2, 3)), (2, 4)), "[broadcast_to] shape (2, 3) cannot be spread over (2, 4)"),),
+    errors=(Wrong(lambda: broadcast_to(number(0.0, float32, (2, 3)), (2, 4)), "[broadcast_to] shape (2, 3) cannot be broadcast to (2, 4)"),),
     kernel="view",
 )  # fmt: skip
 
@@ -496,7 +496,7 @@ def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> tuple[Tens
         count = whole("split", "number of parts", parts, least=1)
         if n % count:
             raise UserError(
-                "split", f"axis {axis} of size {n} cannot be cut into {count} equal parts. Give a list of sizes."
+                "split", f"axis {axis} of size {n} cannot be divided into {count} equal parts. Give a list of sizes."
             )
         parts = [n // count] * count
     sizes = normal_shape("split", parts)

@@ -115,7 +115,7 @@ def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, 
     """Normalize each group of channels of each example over its positions; x is (batch, channels, ...)."""
     x = _float(x, "group_norm", 2)
     if groups < 1 or x.shape[1] % groups:
-        raise UserError("group_norm", f"{x.shape[1]} channels cannot be cut into {groups} groups.")
+        raise UserError("group_norm", f"{x.shape[1]} channels cannot be divided into {groups} groups.")
     parts = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     normal = reshape(_standard(parts, tuple(range(2, parts.ndim)), eps), x.shape)
     return _scaled("group_norm", normal, scale, shift, *_channels(x))

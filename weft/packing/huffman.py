@@ -39,7 +39,7 @@ def code_lengths(counts: np.ndarray) -> np.ndarray:
 
 
 def codewords(lengths: np.ndarray) -> np.ndarray:
-    """The canonical codes of these lengths: in the order of length, then of symbol. Lengths that make no prefix code are refused."""
+    """The canonical codes of these lengths: in the order of length, then of symbol. Lengths that make no prefix code are rejected."""
     used = np.asarray(lengths, np.int64)
     if (used > PEEK).any() or (used > 0).sum() == 0 or (2.0 ** -used[used > 0]).sum() > 1.0:
         raise RunError("huffman", f"the lengths of a prefix code of up to {PEEK} bits are required.")
@@ -68,7 +68,7 @@ def encode(symbols: np.ndarray, lengths: np.ndarray) -> bytes:
 
 
 def decode(data: bytes, count: int, lengths: np.ndarray) -> np.ndarray:
-    """The symbols that `encode` made bytes of. Data that is cut off or too long is refused."""
+    """The symbols that `encode` made bytes of. Data that is cut off or too long is rejected."""
     table = _table(np.asarray(lengths, np.uint8))
     padded = np.concatenate([np.frombuffer(data, np.uint8), np.zeros(_PADDING, np.uint8)])
     symbols = np.empty(count, np.uint8)

@@ -72,7 +72,7 @@ def save_packed(path: str | os.PathLike[str], tensors: Mapping[str, Any], coder:
 
 
 def load_packed(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a packed file by name. Damaged files are refused."""
+    """The tensors of a packed file by name. Damaged files are rejected."""
     try:
         return unpack_tensors(Path(path).read_bytes(), path)
     except OSError as error:

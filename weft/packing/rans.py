@@ -31,7 +31,7 @@ def encode(symbols: np.ndarray, frequencies: Frequencies, contexts: np.ndarray |
 
 
 def decode(data: bytes, count: int, frequencies: Frequencies, contexts: np.ndarray | None = None) -> np.ndarray:
-    """The symbols that `encode` made bytes of. Data that is cut off, too long or damaged is refused; not every change is noticed."""
+    """The symbols that `encode` made bytes of. Data that is cut off, too long or damaged is rejected; not every change is noticed."""
     if len(data) < _STATES or len(data) % 2:
         raise RunError("rans", f"coded data is damaged: {len(data)} bytes are no states and words.")
     states = np.frombuffer(data, "<u4", LANES).astype(np.uint32)

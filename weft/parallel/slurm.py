@@ -81,7 +81,7 @@ class SlurmJob:
         script = self.script()
         answer = subprocess.run(["sbatch"], input=script, text=True, capture_output=True)
         if answer.returncode:
-            raise RunError("weft launch", f"sbatch refused the job: {answer.stderr.strip() or answer.stdout.strip()}.")
+            raise RunError("weft launch", f"sbatch rejected the job: {answer.stderr.strip() or answer.stdout.strip()}.")
         number = re.search(r"\d+", answer.stdout)
         path = Path(f"weft-{number.group() if number else 'job'}.sh")
         path.write_text(script)

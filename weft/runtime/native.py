@@ -18,7 +18,7 @@ import numpy as np
 
 from ..compiler import cpu as compiler
 from ..compiler.cpu.collective.layout import FAILED
-from ..compiler.gc_pause import uncollected
+from ..compiler.gc_pause import gc_paused
 from ..compiler.host import usable_cores
 from ..compiler.ir.frame import ALIGN, FRAME_RESERVED
 from ..compiler.lowering import has_external_ops
@@ -342,7 +342,7 @@ def release_arenas() -> None:
             arena.release()
 
 
-@uncollected
+@gc_paused
 def _code(
     graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
 ) -> tuple[bytes, NativeFacts]:

@@ -104,7 +104,7 @@ class _IsolatedRun:
         graph = program.graph
         self._arena = _room(program.memory.arena)
         states = {i: _room(nbytes(graph.inputs[i])) for i in set(program.updates.values())}
-        self._restore = [(room.ctypes.data, inputs[i], nbytes(graph.inputs[i])) for i, room in states.items()]
+        self._restore = [(buffer.ctypes.data, inputs[i], nbytes(graph.inputs[i])) for i, buffer in states.items()]
         self._results = [_room(nbytes(o)) for o in graph.outputs]
         given = [states[i].ctypes.data if i in states else address for i, address in enumerate(inputs)]
         self._states = states

@@ -136,7 +136,7 @@ class AccessMiddleware:
         if acts and not _is_same_site(request):
             return refused(
                 request, 403,
-                "Requests of other sites are refused. A proxy must pass the Host header on, or be named: proxies=ADDRESS.",
+                "Requests of other sites are rejected. A proxy must pass the Host header on, or be named: proxies=ADDRESS.",
             )  # fmt: skip
         given = request.query_params.get("token")
         if given is not None and not signs_in and method in SAFE and self.token.take(given):
@@ -282,7 +282,7 @@ def _length(request: HTTPConnection) -> int:
 
 
 def _bounded(receive: Receive, most: int | None) -> Receive:
-    """A body that is longer than it may be ends the connection; one that says its length was refused before."""
+    """A body that is longer than it may be ends the connection; one that says its length was rejected before."""
     if most is None:
         return receive
     left = most

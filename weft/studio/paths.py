@@ -1,4 +1,4 @@
-"""Paths that people type into the studio. They are confined to configured folders: links and .. that lead out of them are refused."""
+"""Paths that people type into the studio. They are confined to configured folders: links and .. that lead out of them are rejected."""
 
 from __future__ import annotations
 

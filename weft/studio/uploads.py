@@ -42,7 +42,7 @@ def upload_folder(parent: Path) -> Iterator[Path]:
 
 
 async def receive(chunks: AsyncIterator[bytes], target: Path, largest: int) -> int:
-    """Write what arrives to a file; the number of bytes. More than `largest`, or than the disk can hold, is refused at once."""
+    """Write what arrives to a file; the number of bytes. More than `largest`, or than the disk can hold, is rejected at once."""
     written = 0
     with target.open("xb") as file:
         try:
@@ -58,7 +58,7 @@ async def receive(chunks: AsyncIterator[bytes], target: Path, largest: int) -> i
 
 
 def unpack_zip(archive: Path, target: Path, largest: int) -> list[Path]:
-    """Unpack a zip file into an empty folder; its files. Links, absolute paths, .. and archives that grow beyond bounds are refused."""
+    """Unpack a zip file into an empty folder; its files. Links, absolute paths, .. and archives that grow beyond bounds are rejected."""
     try:
         with zipfile.ZipFile(archive) as packed:
             members = [one for one in packed.infolist() if not one.is_dir() and not _is_ignored(one.filename)]
@@ -76,17 +76,17 @@ def _check_members(members: list[zipfile.ZipInfo], packed: int, largest: int) ->
     if total > LARGEST_RATIO * max(packed, 1 << 20):
         raise UserError(
             "studio",
-            f"the zip file holds {total:,} bytes in {packed:,}, more than {LARGEST_RATIO} times its size: it is refused.",
+            f"the zip file holds {total:,} bytes in {packed:,}, more than {LARGEST_RATIO} times its size: it is rejected.",
         )
     for one in members:
         check_method(one)
         place = PurePosixPath(one.filename.replace("\\", "/"))
         if place.is_absolute() or ".." in place.parts or ":" in place.parts[0] or "\0" in one.filename:
             raise UserError(
-                "studio", f"the zip file holds {one.filename!r}, a path that leads out of it: it is refused."
+                "studio", f"the zip file holds {one.filename!r}, a path that leads out of it: it is rejected."
             )
         if stat.S_ISLNK(one.external_attr >> 16):
-            raise UserError("studio", f"the zip file holds {one.filename!r}, a link: links are refused.")
+            raise UserError("studio", f"the zip file holds {one.filename!r}, a link: links are rejected.")
 
 
 def _unpack(packed: zipfile.ZipFile, one: zipfile.ZipInfo, target: Path, largest: int) -> Path:
@@ -108,7 +108,7 @@ def _copy(source: IO[bytes], file: BinaryIO, most: int, name: str) -> None:
         left -= len(chunk)
         if left < 0:
             raise UserError(
-                "studio", f"the zip file holds {name!r}, which is longer than its list says: it is refused."
+                "studio", f"the zip file holds {name!r}, which is longer than its list says: it is rejected."
             )
         file.write(chunk)
 
@@ -219,7 +219,7 @@ def _is_list_or_arrays(path: Path) -> bool:
 
 
 def bounded_request(request: Request, largest: int) -> Request:
-    """The same request, whose body is refused once it is larger than allowed, whatever its header says."""
+    """The same request, whose body is rejected once it is larger than allowed, whatever its header says."""
     received = 0
 
     async def counted() -> Message:

@@ -97,7 +97,7 @@ class RunFolder:
 
     @classmethod
     def named(cls, root: str | os.PathLike[str], name: str, exist_ok: bool = False) -> RunFolder:
-        """A new folder root/name. One that exists is refused; with `exist_ok` the run in it is replaced."""
+        """A new folder root/name. One that exists is rejected; with `exist_ok` the run in it is replaced."""
         check_run_name("train", name)
         path = Path(root) / name
         try:

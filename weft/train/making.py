@@ -149,7 +149,7 @@ def _check_outputs(prediction: Type, dataset: Any) -> None:
     if classes and prediction.shape[-1] < classes:
         raise UserError(
             "fit",
-            f"the network gives {counted(prediction.shape[-1], 'number')}, and there are {classes} classes to tell apart.",
+            f"the network gives {counted(prediction.shape[-1], 'number')}, and the data has {classes} classes.",
         )
 
 

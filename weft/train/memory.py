@@ -77,7 +77,7 @@ def check(
 
 
 def _limit_text(count: int) -> str:
-    """Bytes as a setting, rounded down: more would be refused again."""
+    """Bytes as a setting, rounded down: more would be rejected again."""
     for unit, bits in (("MiB", 20), ("KiB", 10)):
         if count >> bits:
             return f"{count >> bits}{unit}"

@@ -86,7 +86,7 @@ class Ranks:
         )  # fmt: skip
 
     def _check_batch(self, loader: Loader) -> None:
-        """Reject batches that cannot be cut into equal micro-batches."""
+        """Reject batches that cannot be divided into equal micro-batches."""
         if not loader.drop_last:
             raise UserError(
                 "fit",
@@ -100,7 +100,7 @@ class Ranks:
         all_of = " (all of the training data)" if batch == examples else ""
         raise UserError(
             "fit",
-            f"a batch of {counted(batch, 'example')}{all_of} cannot be cut into {parts} equal micro-batches, one or more for each of {counted(self.size, 'rank')}. {hint}",
+            f"a batch of {counted(batch, 'example')}{all_of} cannot be divided into {parts} equal micro-batches, one or more for each of {counted(self.size, 'rank')}. {hint}",
         )
 
     def _per_pipeline(self, batch: int) -> int:

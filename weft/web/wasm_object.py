@@ -1,7 +1,7 @@
 """Reads a relocatable WebAssembly object, as LLVM writes it: sections, symbols and relocations.
 
 The format is described in the tool conventions of WebAssembly (Linking.md). Only what LLVM emits for plain code is read: functions,
-constant data, one table of functions, the stack pointer. Anything else is refused, so no program is linked wrongly.
+constant data, one table of functions, the stack pointer. Anything else is rejected, so no program is linked wrongly.
 """
 
 from __future__ import annotations

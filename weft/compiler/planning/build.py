@@ -11,7 +11,7 @@ from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node
 from ...records import dataclass
-from ..gc_pause import uncollected
+from ..gc_pause import gc_paused
 from ..ir.index import linear
 from ..ir.kernel import ByLoops, Kernel
 from ..ir.plan import Plan
@@ -68,7 +68,7 @@ class Backend:
     )
 
 
-@uncollected
+@gc_paused
 def build(
     graph: Graph, updates: Mapping[int, int], target: Backend, constants: frozenset[int] = frozenset()
 ) -> KernelProgram:

@@ -19,7 +19,7 @@ from ...locks import one_writer
 from ...signals import Terminated
 from ...train import RunFolder
 from ..device import on
-from ..events import Listener, Recorder, nobody
+from ..events import Listener, Recorder, ignore_events
 from ..find import find_run
 from ..job import ENSEMBLE, REWRITTEN
 from ..schema import validated
@@ -30,7 +30,7 @@ from .state import STATE, is_compression, read_state
 from .targets import make_points
 
 
-def compress(settings: Mapping[str, Any], listener: Listener = nobody) -> Path:
+def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) -> Path:
     """Compress a run with validated settings; the folder of the new run."""
     check_compression(settings)
     source = find_run(settings["run"], settings["runs"])
@@ -59,7 +59,7 @@ def compress_or_resume(settings: Mapping[str, Any], run: Path | None, listener: 
         compress(validated("jobs", settings, COMPRESSION), listener)
 
 
-def resume_compression(folder: Path, listener: Listener = nobody) -> Path:
+def resume_compression(folder: Path, listener: Listener = ignore_events) -> Path:
     """Continue a compression that was stopped."""
     return _compressed(RunFolder(folder), Recorder(listener))
 

@@ -32,7 +32,7 @@ from ..annotations import annotate
 from ..datasets.facts import FACTS, facts
 from ..definitions import keep_definition
 from ..device import on
-from ..events import Listener, Recorder, nobody
+from ..events import Listener, Recorder, ignore_events
 from ..export import export_run
 from ..job import ENSEMBLE, REWRITTEN, Job, job_of, job_of_run
 from ..schema import Setting, count, flag
@@ -56,7 +56,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def ensemble(names: Sequence[str], settings: Mapping[str, Any], listener: Listener = nobody) -> Path:
+def ensemble(names: Sequence[str], settings: Mapping[str, Any], listener: Listener = ignore_events) -> Path:
     """Make one run of several, given by name or folder; a cross-validation stands for the runs of its folds."""
     recorder = Recorder(listener)
     members = find_members(names, settings["runs"])

@@ -84,12 +84,12 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _check_alike(first: EnsembleMember, other: EnsembleMember) -> None:
-    """Members are told apart by their networks and their preprocessing only: inputs and outputs are the same."""
+    """Members may differ in their networks and preprocessing only: inputs and outputs are the same."""
     ones, others = first.job.train, other.job.train
     if first.kind != other.kind or ones.classes != others.classes or ones.labels.shape[1:] != others.labels.shape[1:]:
         raise UserError(
             "weft ensemble",
-            f"runs with the same labels are required: {first.folder.name} tells {_labels(ones)} apart, and {other.folder.name} {_labels(others)}.",
+            f"runs with the same labels are required: {first.folder.name} has {_labels(ones)}, and {other.folder.name} {_labels(others)}.",
         )
     if ones.shape != others.shape or ones.inputs([0]).dtype != others.inputs([0]).dtype:
         shapes = [" x ".join(map(str, one.shape)) for one in (ones, others)]

@@ -33,7 +33,7 @@ from ..cluster.ray_cluster import ray_package
 from ..cluster.runner import ClusterQueue, ClusterRunner
 from ..cluster.settings import ClusterPlan
 from ..device import training_on
-from ..events import Listener, Recorder, nobody
+from ..events import Listener, Recorder, ignore_events
 from ..job import TASKS, Job, job_of
 from ..queue.job_queue import JobQueue
 from ..queue.record import DONE, JobRecord
@@ -50,7 +50,7 @@ def cross_validate(
     settings: Mapping[str, Any],
     folds: int,
     jobs: int = 1,
-    listener: Listener = nobody,
+    listener: Listener = ignore_events,
     cluster: ClusterPlan | None = None,
     owner: str | None = None,
 ) -> Path:
@@ -78,7 +78,7 @@ def cross_validate(
 
 
 def resume_folds(
-    folder: Path, jobs: int = 1, listener: Listener = nobody, cluster: ClusterPlan | None = None, owner: str | None = None
+    folder: Path, jobs: int = 1, listener: Listener = ignore_events, cluster: ClusterPlan | None = None, owner: str | None = None
 ) -> Path:  # fmt: skip
     """Continue a cross-validation that was stopped, here, on a cluster, or as jobs of the queue: see `cross_validate`."""
     return _trained(folder, jobs, Recorder(listener), cluster, owner)

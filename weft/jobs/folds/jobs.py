@@ -30,7 +30,7 @@ from .cross_validation import FOLDER, check_folds, cross_validate, find_folds, r
 from .queue import OWN_QUEUE
 
 WHERE = "jobs"
-FOLDS_SETTING = Setting(count, None, "cross-validation: train a network for each of so many folds; the same command continues one that was stopped", "cross-validation")  # fmt: skip
+FOLDS_SETTING = Setting(count, None, "cross-validation with this number of folds, a network for each; the same command continues a stopped one", "cross-validation")  # fmt: skip
 
 
 def submit_folds(queue: JobQueue, given: Mapping[str, Any], folds: int, owner: str = "") -> JobRecord:

@@ -17,7 +17,7 @@ from ...insight.energy_comparison import EnergyComparison
 from ...insight.energy_forms import FORMS
 from ...io.files import replace_file
 from ...records import dataclass
-from ..events import Listener, Recorder, nobody
+from ..events import Listener, Recorder, ignore_events
 from ..queue.job_queue import JobQueue
 from ..queue.kinds import ENERGY
 from ..queue.record import JobRecord
@@ -55,7 +55,7 @@ def submit_energy(
     return queue.add({**settings, "name": name, "against": list(against)}, ENERGY, owner=owner)
 
 
-def energy_job(settings: Mapping[str, Any], earlier: Path | None, listener: Listener = nobody) -> None:
+def energy_job(settings: Mapping[str, Any], earlier: Path | None, listener: Listener = ignore_events) -> None:
     """The work of the job: compile every form, count it, and keep the comparison."""
     told = validated("energy", {name: settings[name] for name in ENERGY_SETTINGS if name in settings}, ENERGY_SETTINGS)
     check_subject(told)

@@ -23,7 +23,7 @@ from ...zoo.definition import plan_network
 from ..compression.state import PACKED, is_compression
 from ..definitions import read_definition
 from ..device import on
-from ..events import Listener, Recorder, nobody
+from ..events import Listener, Recorder, ignore_events
 from ..find import find_run, run_folders
 from ..network_store import NetworkStore
 from ..prediction.run_predictor import Deployed
@@ -56,7 +56,7 @@ def named_subject(name: str, runs: str | Path) -> dict[str, str]:
         raise UserError("profile", f"{name!r} is neither a run nor a network. {nearest(name, known)}") from None
 
 
-def profile_job(settings: Mapping[str, Any], earlier: Path | None, listener: Listener = nobody) -> None:
+def profile_job(settings: Mapping[str, Any], earlier: Path | None, listener: Listener = ignore_events) -> None:
     """The work of the job: see `measure`."""
     told = validated(
         "profile", {name: value for name, value in settings.items() if name in PROFILE_SETTINGS}, PROFILE_SETTINGS
@@ -64,7 +64,7 @@ def profile_job(settings: Mapping[str, Any], earlier: Path | None, listener: Lis
     measure(told, listener)
 
 
-def measure(settings: Mapping[str, Any], listener: Listener = nobody) -> StoredProfile:
+def measure(settings: Mapping[str, Any], listener: Listener = ignore_events) -> StoredProfile:
     """Measure calls and kernels of a run or a network, and keep the profile."""
     _check(settings)
     recorder, batch, what = Recorder(listener), settings["batch"], settings["what"]

@@ -59,7 +59,7 @@ class JobQueue:
     ) -> JobRecord:  # fmt: skip
         """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs.
 
-        A job that needs a device that there is not, and one beyond the quota of its owner, are refused. `is_part`: a training of a sweep or a
+        A job that needs a device that there is not, and one beyond the quota of its owner, are rejected. `is_part`: a training of a sweep or a
         cross-validation, which was within the quota when it was added.
         """
         schedule, needs = JobSchedule(priority=priority_of(priority)), needs or needs_of(kind, settings)

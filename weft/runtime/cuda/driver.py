@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gc_pause import uncollected
+from ...compiler.gc_pause import gc_paused
 from ...errors import RunError, UserError
 from ...hints import install
 from .graph_memsets import MemsetKernels
@@ -275,7 +275,7 @@ class Gpu:
         No garbage is collected meanwhile: plans of the vendor's libraries free memory and unload code when they go, which would end the
         recording with an error.
         """
-        with self.lock, uncollected:
+        with self.lock, gc_paused:
             self._recording = True
             try:
                 graph = self._recorded(enqueue)

@@ -75,13 +75,13 @@ class Libraries:
 
     def seconds(self, spec: Spec) -> float:
         """How long the fastest way takes."""
-        asked, rooms = self.ready(spec), [filled(self.gpu, size) for size in _sizes(spec)]
-        return self._seconds(asked, [room.address for room in rooms])
+        asked, buffers = self.ready(spec), [filled(self.gpu, size) for size in _sizes(spec)]
+        return self._seconds(asked, [buffer.address for buffer in buffers])
 
     def _fastest(self, asked: Any) -> int:
         """The number of the way that takes the least time, of the most promising ones."""
-        rooms = [filled(self.gpu, size) for size in _sizes(asked.spec)]
-        addresses = [room.address for room in rooms]
+        buffers = [filled(self.gpu, size) for size in _sizes(asked.spec)]
+        addresses = [buffer.address for buffer in buffers]
         times: dict[int, float] = {}
         compiled = 0
         for number in range(asked.candidates):

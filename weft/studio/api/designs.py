@@ -79,7 +79,7 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.put("/{name}")
     def save(name: str, text: Text) -> dict[str, Any]:
-        """Save a text under a name. Earlier versions are kept; a text with problems is refused."""
+        """Save a text under a name. Earlier versions are kept; a text with problems is rejected."""
         return {"name": name, "version": store.save(name, text), "open": f"/networks/{name}"}
 
     @routes.post("/{name}/clone")

@@ -164,7 +164,7 @@ def router(studio: Studio) -> APIRouter:
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """A file inside a folder. Links and `..` that lead out of it are refused."""
+    """A file inside a folder. Links and `..` that lead out of it are rejected."""
     path = (folder / relative).resolve() if is_path_text(relative) else folder
     if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.name.startswith("."):
         raise HTTPException(404, f"there is no file {relative}")

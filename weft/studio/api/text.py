@@ -97,7 +97,7 @@ class _TextResponse(StreamingResponse):
 
 
 def _characters(studio: Studio, path: Any, checkpoint: str, asked: TextToContinue) -> Generator[str]:
-    """The characters to come. Prompts with unknown characters are refused here, before the answer begins."""
+    """The characters to come. Prompts with unknown characters are rejected here, before the answer begins."""
     return studio.networks.get(path, checkpoint, for_text=True).characters(
         asked.prompt, asked.length, temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p, seed=asked.seed
     )

@@ -121,7 +121,7 @@ def examination_title(name: str, folder: Path) -> str:
 def start_examination(
     queue: JobQueue, name: str, folder: Path, again: bool, features: str | None = None, owner: str = ""
 ) -> JobRecord:
-    """Add the job that examines a version. A second one while one waits or runs is refused."""
+    """Add the job that examines a version. A second one while one waits or runs is rejected."""
     running = find_job(queue, folder)
     if running is not None and running.is_active:
         raise UserError("studio", f"job {running.number} examines {name} already.")

@@ -48,7 +48,7 @@ class Database:
             yield session
 
     def upgrade(self) -> None:
-        """Bring older tables up to date, all of it in one transaction. Those of a newer weft are refused."""
+        """Bring older tables up to date, all of it in one transaction. Those of a newer weft are rejected."""
         revisions = ScriptDirectory(str(MIGRATIONS))
         with _explained(self.engine):
             with self.engine.connect() as connection:

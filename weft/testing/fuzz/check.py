@@ -198,7 +198,7 @@ def _checked(checker: Checker, mode: Mode, bits: dict[str, list[Results]]) -> Fi
 
 
 def _refused(program: FuzzProgram, mode: Mode, error: WeftError) -> bool:
-    """Changes of arguments may be refused when a function is compiled, as long as it is said."""
+    """Changes of arguments may be rejected when a function is compiled, as long as it is said."""
     changes = any(not s.name and s.inputs[0] in program.body.parameters for s in program.body.statements)
     return mode.jit and changes and not isinstance(error, InternalError)
 

@@ -1,6 +1,6 @@
 """Reads YAML into a tree that knows the position of everything. Nothing is constructed but texts, lists and mappings.
 
-Tags, anchors and aliases are refused, so no text can grow when it is read; length, depth and the number of values are bounded.
+Tags, anchors and aliases are rejected, so no text can grow when it is read; length, depth and the number of values are bounded.
 """
 
 from __future__ import annotations
