@@ -297,7 +297,8 @@ def memory_table() -> str:
 
 
 def errors_of(profiles: Profiles) -> list[ProjectionError]:
-    return projected_errors(profiles, {name: measured(name)["kind"] for name in profiles})
+    found: list[ProjectionError] = projected_errors(profiles, {name: measured(name)["kind"] for name in profiles})
+    return found
 
 
 def projection_table(profiles: Profiles) -> str:

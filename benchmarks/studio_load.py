@@ -30,7 +30,7 @@ import psutil
 import websockets
 
 from weft.jobs.datasets.create import checked_dataset_settings, create_dataset
-from weft.jobs.events import nobody
+from weft.jobs.events import ignore_events
 
 PAGES = (
     "/",
@@ -68,7 +68,7 @@ def make_dataset(root: Path, count: int) -> None:
     source = root / "many.npz"
     np.savez(source, x=rng.integers(0, 256, (count, 3, 16, 16), np.uint8), y=np.arange(count) % 10)
     settings = {"source": str(source), "folder": str(root / "datasets" / "many" / "v1"), "size": 16}
-    create_dataset(checked_dataset_settings(settings), None, nobody)
+    create_dataset(checked_dataset_settings(settings), None, ignore_events)
 
 
 @contextlib.contextmanager

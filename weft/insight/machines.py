@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..compiler.cpu.roofline import last_cache, roof
 from ..compiler.cpu.target import host
@@ -244,7 +245,7 @@ def read_machines(top: TableEntry) -> tuple[dict[str, DescribedMachine], list[Pu
 def _machine(name: str, entry: TableEntry) -> DescribedMachine:
     entry.only(("title", "kind", "peak", "memory_bandwidth", *_FIGURES))
     bandwidth = entry.figure("memory_bandwidth")
-    figures = {key: entry.optional_figure(key) for key in _FIGURES}
+    figures: dict[str, Any] = {key: entry.optional_figure(key) for key in _FIGURES}
     peak = entry.figures("peak", FORMATS)
     if not peak:
         entry.fail("peak", f"requires the peak rate of a format or more: {', '.join(FORMATS)}.")

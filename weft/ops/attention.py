@@ -263,7 +263,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _gradients_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for inputs, params in _samples(rng):
+    for inputs, params, *_ in _samples(rng):
         out, lse = reference(tuple(map(np.asarray, inputs)), *params)
         lse = np.where(np.isneginf(lse), 0.0, lse)
         yield Sample([*inputs[:3], out, lse, rng.normal(size=out.shape), *inputs[3:]], params)

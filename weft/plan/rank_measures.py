@@ -82,7 +82,7 @@ def measure_rank(ranks: int, sizes: Sequence[int], sweeps: Sequence[int], rounds
             barrier(AXIS)
             windows.add()
     reduced = tuple((float(size), _one(size, windows.seconds, empty.seconds)) for size, windows in reduces.items())
-    return RankMeasures(reduced, **vars(together.times), alone=alone and alone.times)
+    return RankMeasures(reduced, **vars(together.times), alone=None if alone is None else alone.times)
 
 
 class _Computations:
