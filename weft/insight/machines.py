@@ -252,7 +252,8 @@ def _machine(name: str, entry: TableEntry) -> DescribedMachine:
     for key, figure in (("memory_bandwidth", bandwidth), *figures.items(), *peak.items()):
         if figure is not None and figure.value == 0 and key != "idle_power":
             entry.fail(key, "requires a number above 0, got 0.")
-    return DescribedMachine(name, entry.text("title", name), entry.choice("kind", KINDS), bandwidth, peak, **figures)
+    title, kind = entry.text("title", name), entry.choice("kind", KINDS)
+    return DescribedMachine(name, title, kind, bandwidth, peak, fast_convolutions=True, **figures)
 
 
 def _published(entry: TableEntry) -> PublishedResult:
