@@ -114,7 +114,7 @@ def test_one_layer_against_another(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_machines_with_every_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "machines"]) == 0
     assert {"titan-x", "tpu-v1", "h200"} <= set(capsys.readouterr().out.split())
-    assert main(["profile", "machines", "titan-x,core-i7-6700k"]) == 0
+    assert main(["profile", "machines", "titan-x,xeon-e5-2698-v3"]) == 0
     titan, core = capsys.readouterr().out.split("\n\n")
     assert "power: 250 W\n    NVIDIA GeForce GTX TITAN X specifications (2015)" in titan
     assert titan.count("checked: ") + titan.count("quoted, not compared again") == len(list(machine_figures(machine("titan-x"))))  # fmt: skip
