@@ -97,10 +97,32 @@ def test_what_is_packed_holds_it_once(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite_are_refused() -> None:
     model = tied()
-    model.encoder.weight.assign(weft.full((12, 12), np.nan))
-    for change in (lambda: compress.prune(model, 0.5), lambda: compress.share(model, 4)):
+    model.encoder.weight.assign(np.where(np.eye(12), np.nan, 1.0).astype(np.float32))
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: compress.prune(model, 0.5),
+        lambda: compress.prune_n_of_m(model),
+        lambda: compress.prune_blocks(model, 0.5),
+        lambda: compress.prune_channels(model, X, 0.5),
+        lambda: compress.prune_gradually(model, 0.5, steps=1),
+        lambda: compress.share(model, 4),
+        lambda: compress.low_rank(model, rank=2),
+        lambda: compress.weight_only(model),
+        lambda: compress.float8(model),
+    )
+    for change in changes:
         with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
             change()
+    assert type(model.encoder.weight) is weft.Tensor, "nothing was changed"
+
+
+def test_the_sensitivity_of_a_tied_weight_is_that_of_pruning_it_in_all_layers() -> None:
+    model = tied()
+    weight = model.encoder.weight.numpy()
+    pruned = np.where(np.abs(weight) >= np.sort(np.abs(weight).ravel())[-36], weight, 0)
+    table = compress.sensitivity(model, [(X, X)], (0.25,), loss="mse")
+    result = np.maximum(X @ pruned.T + model.encoder.bias.numpy(), 0) @ pruned.T + model.decoder.bias.numpy()
+    assert table.rows["encoder.weight"][0.25]["loss"] == pytest.approx(((result - X) ** 2).mean(), rel=1e-5)
+    assert model.decoder.weight is model.encoder.weight
 
 
 class TiedWithNorm(nn.Module):

@@ -60,6 +60,8 @@ def prune_channels(
     """
     if scope not in ("layer", "global"):
         raise UserError("prune_channels", f"scope must be 'layer' or 'global', got {scope!r}.")
+    for one in weights_of(model).values():
+        one.finite_value("prune_channels")
     labels, _ = _labelled(model, example)
     groups = _groups(model, labels)
     wanted = _wanted(model, labels, groups, density)

@@ -107,4 +107,5 @@ def fixed_point_grid(bits: int, signed: bool, fraction: int) -> Grid:
 
 def _scale(value: np.ndarray) -> np.ndarray:
     """The scale, or 1 for a channel of zeros, which is exact with any scale."""
-    return np.where(value > 0, value, 1.0).astype(np.float32)
+    scale = np.asarray(value, np.float32)
+    return np.where(scale > 0, scale, np.float32(1.0))

@@ -12,7 +12,7 @@ from ..hints import nearest
 from ..nn.module import Module
 from ..records import dataclass
 from ..tensor import Tensor
-from .parametrize import Parametrization, bake, is_parametrized, parametrization_of, parametrize
+from .parametrize import Parametrization, bake, is_parametrized, parametrization_of, parametrize, restore
 
 Number = TypeVar("Number", int, float)
 
@@ -32,16 +32,36 @@ class Weight:
         found: np.ndarray = getattr(self.layer, self.name).numpy()
         return found
 
+    def finite_value(self, where: str) -> np.ndarray:
+        """Its current value; an error if some of it is nan or infinite."""
+        return check_finite(where, self.path, self.value)
+
     @property
     def parametrization(self) -> Parametrization | None:
         return parametrization_of(self.layer, self.name) if is_parametrized(self.layer, self.name) else None
 
     def replace(self, made: Parametrization) -> None:
         """Compute it by a parametrization, replacing the current one if there is one."""
-        for layer, name in ((self.layer, self.name), *self.others):
+        for layer, name in self._places():
             if is_parametrized(layer, name):
                 bake(layer, name)
             parametrize(layer, name, made)
+
+    def restore(self, value: Tensor) -> None:
+        """Replace its parametrization with a tensor as an ordinary parameter."""
+        for layer, name in self._places():
+            restore(layer, name, value)
+
+    def _places(self) -> tuple[tuple[Module, str], ...]:
+        """All layers that have it, with its name there."""
+        return ((self.layer, self.name), *self.others)
+
+
+def check_finite(where: str, path: str, value: np.ndarray) -> np.ndarray:
+    """The value of a weight; an error if some of it is nan or infinite."""
+    if not np.isfinite(value).all():
+        raise UserError(where, f"finite weights are required, {path} has values that are nan or infinite.")
+    return value
 
 
 def weights_of(model: Module) -> dict[str, Weight]:

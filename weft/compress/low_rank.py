@@ -142,7 +142,7 @@ class _Factors:
 
     @cached_property
     def svd(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        value = self.weight.value.astype(np.float64)
+        value = self.weight.finite_value("low_rank").astype(np.float64)
         if self.spatial:  # (outputs, width) x (inputs, height)
             o, c, h, w = value.shape
             value = value.transpose(0, 3, 1, 2).reshape(o * w, c * h)

@@ -33,7 +33,7 @@ def prune_n_of_m(model: Module, kept: int = 2, of: int = 4, *, layers: list[str]
             continue
         if inputs % of:
             raise UserError("prune_n_of_m", f"a multiple of {of} inputs is required, got {inputs} for {path}.")
-        set_mask(one, _largest_of_neighbours(np.abs(one.value), kept, of))
+        set_mask(one, _largest_of_neighbours(np.abs(one.finite_value("prune_n_of_m")), kept, of))
     return densities(model)
 
 
@@ -52,7 +52,7 @@ def prune_blocks(
             raise UserError("prune_blocks", f"a density above 0 and up to 1 is required, got {share} for {path}.")
     for path, share in wanted.items():
         one = weights_of(model)[path]
-        set_mask(one, _largest_blocks(one.value, share, block))
+        set_mask(one, _largest_blocks(one.finite_value("prune_blocks"), share, block))
     return densities(model)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..nn.module import Module
-from .layers import Weight, by_weight, weights_of
+from .layers import Weight, by_weight, check_finite, weights_of
 from .masks import Mask
 
 Scope = Literal["layer", "global"]
@@ -67,8 +67,7 @@ def prune_by(
     for path, share in wanted.items():
         if not 0.0 < share <= 1.0:
             raise UserError(where, f"a density above 0 and up to 1 is required, got {share} for {path}.")
-        if not np.isfinite(scores[path]).all():
-            raise UserError(where, f"finite weights are required, {path} has values that are nan or infinite.")
+        check_finite(where, path, scores[path])
     if scope == "global":
         if isinstance(density, dict):
             raise UserError(

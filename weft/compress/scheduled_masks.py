@@ -176,7 +176,7 @@ def _chosen(
             raise UserError(where_, f"a density above 0 and up to 1 is required, got {share} for {path}.")
         if not isinstance(made, Mask | None):
             raise UserError(where_, f"a weight or a pruned weight is required, got {path}, a {type(made).__name__}.")
-        keep = np.ones(one.value.shape, np.bool_) if made is None else made.mask.numpy()
+        keep = np.ones(one.finite_value(where_).shape, np.bool_) if made is None else made.mask.numpy()
         if keep.mean() < share:
             raise UserError(where_, f"a density of at most {keep.mean():.4g} is required for {path}, got {share}.")
         found.append((one, share, keep))

@@ -20,9 +20,8 @@ from ..nn.module import Module
 from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from ..tracing.jit import jit
-from .layers import weights_of
+from .layers import Weight, weights_of
 from .masks import Mask
-from .parametrize import parametrize, restore
 from .prune import largest
 
 Scores = dict[str, float]  # loss, and accuracy if there are classes
@@ -128,14 +127,14 @@ def _masked(model: Module) -> Iterator[dict[str, Mask]]:
     if not weights:
         raise UserError("sensitivity", f"a network with weights is required, got {type(model).__name__}.")
     masks: dict[str, Mask] = {}
-    added: list[tuple[Any, Tensor]] = []
+    added: list[tuple[Weight, Tensor]] = []
     try:
         for path, one in weights.items():
             made = one.parametrization
             if made is None:
                 original = getattr(one.layer, one.name)
                 made = Mask(original, np.ones(original.shape, np.bool_))
-                parametrize(one.layer, one.name, made)
+                one.replace(made)
                 added.append((one, original))
             if not isinstance(made, Mask):
                 raise UserError(
@@ -145,7 +144,7 @@ def _masked(model: Module) -> Iterator[dict[str, Mask]]:
         yield masks
     finally:
         for one, original in added:
-            restore(one.layer, one.name, original)
+            one.restore(original)
 
 
 def _measurement(

@@ -28,14 +28,12 @@ def share(model: Module, bits: int | dict[str, int], *, start: Start = "linear",
     for path, width in wanted.items():
         if width not in range(1, 9):
             raise UserError("share", f"1 to 8 bits are required, got {width} for {path}.")
-        value = known[path].value
+        value = known[path].finite_value("share")
         before = known[path].parametrization
         if not isinstance(before, Mask | None):
             raise UserError(
                 "share", f"a weight or a pruned weight is required, got {path}, which is a {type(before).__name__}."
             )
-        if not np.isfinite(value).all():
-            raise UserError("share", f"finite weights are required, {path} has values that are nan or infinite.")
         keep = before.mask.numpy() if isinstance(before, Mask) else np.ones(value.shape, np.bool_)
         centroids, members = kmeans(value[keep], (1 << int(width)) - 1, start, seed)
         indices = np.zeros(value.shape, np.int32)

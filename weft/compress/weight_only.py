@@ -73,7 +73,7 @@ def weight_only(
 
 
 def _replace(weight: Weight, bits: int, group: int) -> int:
-    made = GroupedWeight(weight.value, bits, group)
+    made = GroupedWeight(weight.finite_value("weight_only"), bits, group)
     weight.replace(made)
     return made.nbytes
 
