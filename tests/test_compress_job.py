@@ -159,7 +159,7 @@ def test_a_point_that_loses_more_than_the_tolerance_is_kept_with_a_warning(runs:
     compress(settings(runs, method="prune", density="0.00001", epochs=1, name="empty"), events.append)
     (warning,) = [event["text"] for event in events if event.type == "log" and event["level"] == "warning"]
     assert re.match(
-        r"no point has an error of at most [0-9.]+ %, as tolerance=[0-9.]+ asks: this is the one with the least\.",
+        r"the run that was kept has [0-9.]+ points more error than the original: no point loses at most tolerance=0.1, and this one has the least error",
         warning,
     )
 
@@ -193,14 +193,19 @@ def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:
         ({"method": "rans"}, "are required in this order, got rans"),
         ({"method": "share,prune"}, "are required in this order, got share,prune"),
         ({"method": "share,int8"}, "are required in this order"),
+        ({"target": "size=infx"}, "is required, got 'size=infx'"),
+        ({"target": "error=+inf%"}, "is required, got 'error=\\+inf%'"),
+        ({"target": "device=nonsense"}, "cannot be 'nonsense': it must be one of cpu"),
         ({"method": "fixed:3"}, "fixed:4 to fixed:16 is required, got fixed:3"),
         ({"method": "share,rans", "target": "size=3x"}, "is reached by pruning"),
         ({"run": "nothing"}, "is no folder of a run"),
     ],
 )
 def test_bad_settings_are_refused(runs: Path, given: dict[str, Any], message: str) -> None:
+    before = set(runs.rglob("*"))
     with pytest.raises(weft.UserError, match=message):
         compress(settings(runs, **given))
+    assert set(runs.rglob("*")) == before, "no run is left behind"
 
 
 def test_targets_are_written_as_commands_write_them() -> None:

@@ -25,7 +25,7 @@ from ..job import ENSEMBLE, REWRITTEN
 from ..schema import validated
 from ..stored import settings_of
 from .run import Compression
-from .settings import COMPRESSION, check_compression
+from .settings import COMPRESSION, check_compression, target_of
 from .state import STATE, is_compression, read_state
 from .targets import make_points
 
@@ -33,6 +33,10 @@ from .targets import make_points
 def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) -> Path:
     """Compress a run with validated settings; the folder of the new run."""
     check_compression(settings)
+    target = target_of(settings["target"])
+    for device in (settings["device"], target and target.device):
+        with on(device):  # a missing device is an error before anything is made
+            pass
     source = find_run(settings["run"], settings["runs"])
     settings_of("compress", source)
     if not (source / "weights" / "best.safetensors").exists():

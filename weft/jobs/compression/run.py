@@ -187,8 +187,9 @@ class Compression:
         )
         if chosen["error"] > (allowed := allowed_error(self.state)):
             self.recorder.log(
-                f"no point has an error of at most {100 * allowed:.2f} %, as tolerance={self.settings['tolerance']:g} asks: this is the one with the "
-                "least. Keep more (density=, bits=), or train longer (epochs=).",
+                f"the run that was kept has {100 * (chosen['error'] - self.first['error']):.2f} points more error than the original: no point loses at most "
+                f"tolerance={self.settings['tolerance']:g}, and this one has the least error ({100 * chosen['error']:.2f} %, at most {100 * allowed:.2f} % is "
+                "allowed). Keep more (density=, bits=), or train longer (epochs=).",
                 "warning",
             )
         self.recorder.send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -110,7 +111,7 @@ def target_of(text: str | None) -> Target | None:
             value = float(rest.removesuffix(_UNITS[what]).removeprefix("+"))
         except ValueError:
             value = -1.0
-        if value >= _LEAST[what]:
+        if math.isfinite(value) and value >= _LEAST[what]:
             return Target(what, value, device)  # type: ignore[arg-type]
     raise UserError(
         "weft compress",
