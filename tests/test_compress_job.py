@@ -2,18 +2,21 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
-from weft import cli
+from weft import cli, data, nn
 from weft.io import load
 from weft.jobs import JobQueue, replay, submit_compression, train
 from weft.jobs.compression.compress import compress, resume_compression
-from weft.jobs.compression.settings import COMPRESSION, target_of
+from weft.jobs.compression.point import PointWriter
+from weft.jobs.compression.settings import COMPRESSION, method_of, target_of
 from weft.jobs.compression.state import keep_point, read_state
 from weft.jobs.compression.steps import SWEPT, VALUE_STEPS, StepContext, without_channels
 from weft.jobs.events import Event
@@ -206,6 +209,26 @@ def test_bad_settings_are_refused(runs: Path, given: dict[str, Any], message: st
     with pytest.raises(weft.UserError, match=message):
         compress(settings(runs, **given))
     assert set(runs.rglob("*")) == before, "no run is left behind"
+
+
+def test_a_run_whose_data_is_gone_leaves_nothing_behind(runs: Path) -> None:
+    moved = runs / "classify" / "moved"
+    shutil.copytree(runs / "classify" / "base", moved)
+    lines = (moved / "args.yaml").read_text()
+    (moved / "args.yaml").write_text(re.sub("^data: .*", "data: missing", lines, flags=re.MULTILINE))
+    before = set(runs.rglob("*"))
+    with pytest.raises(weft.UserError, match="'missing' is neither a file, nor a folder"):
+        compress(settings(runs, run="moved", name="never"))
+    assert set(runs.rglob("*")) == before
+
+
+def test_calibration_takes_examples_of_the_whole_training_set() -> None:
+    train = data.Arrays(np.arange(1000, dtype=np.float32)[:, None], np.repeat(np.arange(10), 100))  # sorted by class
+    job: Any = SimpleNamespace(train=train, prepare=nn.Identity)
+    method = method_of({"method": "int8"})
+    writer = PointWriter(Path("unused"), job, {}, method, True, None)
+    assert sorted(set(writer.inputs(256).numpy()[:, 0] // 100)) == list(range(10))
+    assert writer.inputs(2000).numpy()[:, 0].tolist() == list(range(1000))
 
 
 def test_targets_are_written_as_commands_write_them() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft import compress, nn, zoo
+from weft.compress.layer_sizes import LayerSize, against_original
 from weft.compress.pack import baked, packed_weights
 from weft.packing.packed_tensors import pack_tensors
 from weft.saved.packed_text import pack_text, unpack_text
@@ -169,6 +170,12 @@ def test_the_report_adds_up_to_the_file(coder, tmp_path: Path) -> None:
     assert text.splitlines()[0].startswith("layer")
     assert f"{found.ratio:.1f}x" in text.splitlines()[-1]
     assert json.loads(json.dumps(found.as_json()))["layers"][0]["density"] == 0.1
+
+
+def test_a_report_against_the_original_keeps_at_most_all_of_it() -> None:
+    rows = [LayerSize("others", 12, 1.0, 32.0, 0.0, 32.0, 0.0, 48, 40.0, 1.0)]  # two scales more than the original has
+    (found,) = against_original(rows, [LayerSize("others", 10, 1.0, 32.0, 0.0, 32.0, 0.0, 40, 40.0, 1.0)])
+    assert (found.density, found.weights, found.after) == (1.0, 10, 40.0)
 
 
 def test_the_report_follows_the_steps() -> None:

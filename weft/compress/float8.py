@@ -84,7 +84,12 @@ def float8(model: Module, calibration: Any = None, *, skip: Sequence[str] = ()) 
         raise UserError("float8", "a network of layers is required, got a Linear. Put it in nn.Sequential.")
     scales = {} if calibration is None else _input_scales(model, layers, calibration)
     new = {
-        path: Float8Linear(check_finite("float8", f"{path}.weight", layer.weight.numpy()), layer.bias, layer.activation, scales.get(path)).train(layer.training)
+        path: Float8Linear(
+            check_finite("float8", f"{path}.weight", layer.weight.numpy()),
+            layer.bias,
+            layer.activation,
+            scales.get(path),
+        ).train(layer.training)
         for path, layer in layers.items()
     }
     replace_layers(model, {layer: new[path] for path, layer in layers.items()})

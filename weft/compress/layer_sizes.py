@@ -141,7 +141,8 @@ def _joined(layer: LayerSize, parts: Sequence[LayerSize]) -> LayerSize:
 
     bits = (mean("weight_bits"), mean("index_bits"), mean("coded_weight_bits"), mean("coded_index_bits"))
     after, share = sum(row.after for row in parts), sum(row.share for row in parts)
-    return LayerSize(layer.name, layer.weights, sum(kept) / max(layer.weights, 1), *bits, layer.before, after, share)
+    density = min(1.0, sum(kept) / max(layer.weights, 1))  # quantized networks have scales that the original has not
+    return LayerSize(layer.name, layer.weights, density, *bits, layer.before, after, share)
 
 
 def _fixed_bits(value: np.ndarray) -> tuple[float, float]:

@@ -9,6 +9,7 @@ All that is done between two checkpoints follows from settings and earlier steps
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,7 +53,12 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     else:
         run = RunFolder.named(root, name, settings["exist_ok"])
     run.write_json(STATE, {"settings": dict(settings), "source": str(source.resolve()), "points": [], "done": False})
-    return _compressed(run, Recorder(listener))
+    try:
+        return _compressed(run, Recorder(listener))
+    except WeftError:
+        if not (run.path / "args.yaml").exists():  # nothing was begun, because the data is gone for example
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def compress_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:

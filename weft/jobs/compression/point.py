@@ -52,8 +52,10 @@ class PointWriter:
             keep_definition(run.path, self.job.label, self.job.definition)
 
     def inputs(self, count: int) -> Tensor:
-        """Training examples as the network is given them."""
-        stored = self.job.train.inputs(np.arange(min(count, len(self.job.train))))
+        """Training examples as the network is given them, from the whole set: files may be sorted by class."""
+        examples = len(self.job.train)
+        chosen = min(count, examples)
+        stored = self.job.train.inputs(np.arange(chosen) * examples // chosen)
         found: Tensor = self.job.prepare().eval()(asarray(stored)).realize()
         return found
 
