@@ -222,7 +222,7 @@ def test_other_classes(at_home: Path, tmp_path: Path) -> None:
     photos(tmp_path / "other", ("blue", "yellow"))
     err = said("eval", "colours", f"data={tmp_path / 'other'}", code=2)[1]
     assert "the run has the classes blue, green and red" in err
-    assert "has other classes, yellow, and lacks green and red" in err
+    assert "has others, yellow, and lacks green and red" in err
 
 
 def test_other_image_files_are_made_like_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ counts as part of it. Imports of other packages are none of this test's business
 import ast
 import functools
 import itertools
+import re
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +79,6 @@ LAYERS = [
     ["cli"],
     ["__main__"],
     ["testing"],
-    ["demo"],
 ]
 
 TOP = "weft"
@@ -195,6 +196,11 @@ class ImportReader(ast.NodeVisitor):
             new = Import(place, self.module, target, self.function_depth > 0)
             if new not in self.found:
                 self.found.append(new)
+
+
+def layers_without_package(graph_of_imports: ImportGraph) -> list[str]:
+    found = {package_of(module) for module in graph_of_imports.files}
+    return [package for package in HEIGHT_OF_PACKAGE if package not in found]
 
 
 def packages_without_layer(graph_of_imports: ImportGraph) -> list[str]:
@@ -461,3 +467,19 @@ def test_a_class_name_has_one_meaning() -> None:
 def test_classes_of_one_name_are_found(tmp_path: Path) -> None:
     files = {f"{package}/a.py": "class Layer:\n    pass\n" for package in ("nn", "ops")}
     assert class_names(build_tree(tmp_path, files))["Layer"] == ["weft/nn/a.py", "weft/ops/a.py"]
+
+
+def test_the_design_page_names_every_package() -> None:
+    text = (REPOSITORY / "docs" / "design.md").read_text()
+    block = text.split("## Layers")[1].split("```")[1]
+    named = set(re.findall(r"\w+", block))
+    packages = {package_of(module) for module in read_imports(REPOSITORY).files} - {TOP, "__main__"}
+    assert packages <= named, f"missing in the layers of docs/design.md: {sorted(packages - named)}"
+    assert not layers_without_package(read_imports(REPOSITORY))
+
+
+def test_files_are_short() -> None:
+    """The sizes that docs/design.md states."""
+    lines = [len((REPOSITORY / file).read_text().splitlines()) for file in read_imports(REPOSITORY).files.values()]
+    assert statistics.median(lines) <= 130
+    assert max(lines) <= 600

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -102,7 +103,7 @@ def result_lines(facts: Mapping[str, Any]) -> list[str]:
         return [f"{'it works' if folder is None else 'best'}: {numbers}"]
     measured = {n: v for n, v in facts.items() if isinstance(v, float)}
     numbers = ", ".join(f"{n} {number_text(n, v)}" for n, v in measured.items())
-    path = quote(folder)
+    path, root = quote(folder), str(Path(folder).parents[1])
     uses = (
         f'generate:  weft generate {path} "Once upon a time"'
         if facts["task"] == "text"
@@ -115,7 +116,7 @@ def result_lines(facts: Mapping[str, Any]) -> list[str]:
         f"report:    {folder}/report.html",
         uses,
         f"evaluate:  weft eval {path}",
-        "compare:   weft runs list",
+        f"compare:   weft runs list{'' if root == 'runs' else ' ' + quote(root)}",
     ]
 
 
