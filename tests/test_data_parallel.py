@@ -313,7 +313,7 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match="3 examples .all of the training data. cannot be divided into 4 .* Use fewer"):
         x = np.zeros((3, 1, 8, 8), np.float32)
         train.fit(network(), (x, np.arange(3)), micro_batches=4)
-    with pytest.raises(UserError, match="needs 2 processes, there is 1"):
+    with pytest.raises(UserError, match="needs 2 ranks, got 1"):
         fitted(parallel="data:2")
     with pytest.raises(UserError, match="zero is 0, 1 or 2"):
         optim.sgd(nn.Linear(2, 2), rate=0.1, zero=3)

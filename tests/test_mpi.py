@@ -195,9 +195,7 @@ def test_a_wait_is_given_up():
 
 def test_users_without_mpi_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(
-        UserError, match=r"started by SLURM are connected by MPI.*pip install '\.\[mpi\]'.*weft launch -n 8"
-    ):
+    with pytest.raises(UserError, match=r"started by SLURM require MPI.*pip install '\.\[mpi\]'.*weft launch -n 8"):
         load_mpi(World(0, 8, "SLURM"))
 
 
