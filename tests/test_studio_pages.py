@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,18 @@ def test_a_recipe_reads_no_more_of_the_server_than_a_training(web: httpx.Client)
     for settings, message in (({"data": "/etc/passwd"}, "allowed folder"), ({"runs": "/tmp"}, "got 'runs'")):
         refused = web.put("/api/v1/recipes/mine", json={"settings": settings})
         assert (refused.status_code, message in refused.json()["message"]) == (400, True)
+
+
+def test_extend_tells_the_epochs_of_now(page: Any, server: LocalStudio, web: httpx.Client) -> None:
+    make_run(server.runs, "grows", [0.5, 0.6])
+    server.studio.index.refresh()
+    page.goto(f"{server.address}/runs/classify/grows")
+    page.get_by_role("button", name="Extend", exact=True).wait_for()
+    shutil.rmtree(server.runs / "classify" / "grows")
+    make_run(server.runs, "grows", [0.5, 0.6, 0.7])
+    web.patch("/api/v1/runs/classify/grows/annotations", json={"starred": True})  # look at once
+    page.wait_for_selector("text=3 of 3 epochs")
+    page.get_by_role("button", name="Extend", exact=True).click()
+    assert page.locator("dialog output").inner_text() == "3 are planned, 3 are done."
+    assert page.locator("dialog input").input_value() == "3"
+    shutil.rmtree(server.runs / "classify" / "grows")
