@@ -428,6 +428,29 @@ def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path, bat
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
+def test_one_picture_after_another_is_taken_with_the_webcam(local: LocalStudio) -> None:
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.goto(local.way_in)
+        page.goto(f"{local.address}/classify?runs={NETWORK}")
+        page.evaluate("""navigator.mediaDevices.getUserMedia = async () => {
+            const canvas = Object.assign(document.createElement("canvas"), { width: 64, height: 64 }), pen = canvas.getContext("2d");
+            setInterval(() => pen.fillRect(0, 0, 64, 64), 50);
+            return canvas.captureStream(20);
+        }""")
+        page.wait_for_selector("[data-classify][data-started]")
+        page.get_by_role("button", name="Webcam").click()
+        for _ in range(2):
+            page.wait_for_function("document.querySelector('video').readyState >= 2")
+            page.get_by_role("button", name="Take picture").click()
+            page.wait_for_function("document.querySelector('[data-answer]').textContent === 'dark'")
+            assert page.locator("video").is_hidden()
+            page.get_by_role("button", name="Take another").click()
+            page.wait_for_selector("video:not([hidden])")
+            assert page.locator("[data-answer]").inner_text() == "–"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 def test_a_file_that_is_no_image_leaves_no_answer_of_another(local: LocalStudio, place: Path) -> None:
     with chromium() as browser:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()

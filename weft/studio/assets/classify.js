@@ -18,6 +18,7 @@
   const one = (root) => {
     const canvas = root.querySelector("canvas"), image = root.querySelector("img"), video = root.querySelector("video");
     const hint = root.querySelector("[data-pad] p"), said = root.querySelector("[data-said]"), pad = root.querySelector("[data-pad]");
+    const snapper = root.querySelector("[data-snap]");
     const pen = canvas.getContext("2d");
     const cards = [...root.querySelectorAll("[data-network]")].filter((card) => card.matches("section"));
     let source = "draw", strokes = [], stream = null, busy = false, waiting = null;
@@ -37,6 +38,7 @@
       strokes = [];
       redraw();
       image.hidden = true;
+      snapper.textContent = "Take picture";
       hint.hidden = source === "draw" || source === "camera";
       said.textContent = "";
       cards.forEach(forget);
@@ -64,6 +66,7 @@
     const view = (address) => {
       image.src = address;
       image.hidden = false;
+      snapper.textContent = "Take another";
       canvas.hidden = video.hidden = hint.hidden = true;
     };
     image.addEventListener("error", () => (image.hidden = true)); // the message beside it says why
@@ -84,7 +87,7 @@
       if (button) choose(button.dataset.source);
       if (event.target.closest("[data-clear]")) clear();
       if (event.target.closest("[data-undo]")) (strokes.pop(), redraw(), strokes.length ? later() : clear());
-      if (event.target.closest("[data-snap]") && stream) snap();
+      if (event.target.closest("[data-snap]") && stream) image.hidden ? snap() : choose("camera");
     });
     root.addEventListener("submit", (event) => {
       event.preventDefault();
