@@ -137,7 +137,7 @@ def test_a_text_is_not_saved(tmp_path: Path) -> None:
     folder = run_with_weights(
         tmp_path, "text", ("best",), data=str(tmp_path / "words.txt"), model="char_lstm", length=8
     )
-    with pytest.raises(UserError, match="save=true needs one class or number for each example"):
+    with pytest.raises(UserError, match="save=true keeps scores of classes or numbers"):
         evaluate_run(folder, save=True)
     assert evaluation_choice(folder, None, None) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from PIL import Image
 pytest.importorskip("nicegui")
 
 from studio_tools import LocalStudio, served_studio
+from weft.cli import main
 from weft.data import create
 from weft.jobs.embedding import make_embedding
+from weft.jobs.evaluations import evaluate_run
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import train
@@ -55,6 +58,27 @@ def test_each_class_has_scores(run: Path, local: LocalStudio) -> None:
     assert "Mean of classes" in page
     assert "appear when the run has ended" not in page
     assert "appear after the first epoch" not in local.web.get("/runs/classify/both?tab=predictions").text
+
+
+def test_any_split_is_evaluated(run: Path, local: LocalStudio, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "split=validation"]) == 0
+    said = capsys.readouterr().out
+    assert "mean F1" in said
+    assert re.search(r"class +examples +precision +recall +F1\n", said)
+    found = evaluate_run(run, "train", "last", save=True).found.report("train")
+    assert found is not None
+    assert (found["task"], found["examples"], [one["name"] for one in found["classes"]]) == (
+        "labels",
+        36,
+        ["bright", "red"],
+    )
+    kept = local.web.get(
+        "/api/v1/runs/classify/both/evaluation", params={"split": "train", "checkpoint": "last"}
+    ).json()
+    assert kept["mean_f1"] == pytest.approx(found["mean_f1"])
+    page = local.web.get("/runs/classify/both?tab=evaluation&split=train&checkpoint=last").text
+    assert "Mean of classes" in page
+    assert local.web.get("/runs/classify/both?tab=evaluation&split=validation&checkpoint=last").status_code == 200
 
 
 def test_explanations_have_the_probabilities_of_the_prediction(local: LocalStudio, run: Path) -> None:

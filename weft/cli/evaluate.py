@@ -45,10 +45,10 @@ def evaluate(words: Sequence[str]) -> None:
         print(json.dumps(json_value({**facts, "classes": found.classes, "notes": notes, "report": scores})))
         return
     print(pairs({name: number_text(name, value) for name, value in (facts | _overall(scores)).items()}))
-    if scores is not None and "classes" in scores:
+    if scores is not None and scores.get("classes"):
         rows = [_class_row(one) for one in scores["classes"] if one["examples"]]
         titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most taken for"]
-        print("\n" + table(titles, rows, left=["class", "most taken for"]))
+        print("\n" + table(titles[: max(map(len, rows))], rows, left=["class", "most taken for"]))
     elif found.classes:
         rows = [[name, f"{100 * share:.2f} %"] for name, share in found.classes.items() if examples.counts()[name]]
         print("\n" + table(["class", "recall"], rows, left=["class"]))
@@ -57,8 +57,12 @@ def evaluate(words: Sequence[str]) -> None:
 
 def _overall(scores: dict[str, Any] | None) -> dict[str, Any]:
     """Numbers of the report besides loss and accuracy."""
-    if scores is None or "classes" not in scores:
-        return {} if scores is None else {name: scores["outputs"][0][name] for name in ("rmse", "r2", "bias")}
+    if scores is None:
+        return {}
+    if scores["task"] == "regress":
+        return {name: scores["outputs"][0][name] for name in ("rmse", "r2", "bias")}
+    if scores["task"] == "labels":
+        return {f"mean {name}": scores[f"mean_{name.lower()}"] for name in ("precision", "recall", "F1")}
     known = scores["calibration"]
     top = {f"top {k} accuracy": share for k, share in scores["top"].items() if k != "1"}
     return {
@@ -69,12 +73,10 @@ def _overall(scores: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _class_row(one: dict[str, Any]) -> list[str]:
+    """Of an example with several classes, none is taken for another."""
     shares = ["-" if one[name] is None else f"{100 * one[name]:.2f} %" for name in ("precision", "recall", "f1")]
+    scored = [one["name"], str(one["examples"]), *shares]
+    if "average_precision" not in one:
+        return scored
     area = "-" if one["average_precision"] is None else f"{one['average_precision']:.4f}"
-    return [
-        one["name"],
-        str(one["examples"]),
-        *shares,
-        area,
-        f"{one['taken_for']}, {one['taken_count']}" if one["taken_for"] else "",
-    ]
+    return [*scored, area, f"{one['taken_for']}, {one['taken_count']}" if one["taken_for"] else ""]

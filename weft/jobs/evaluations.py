@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..data.label_kinds import kind_of
 from ..errors import UserError
 from ..io.files import cannot_write
 from ..records import dataclass
@@ -84,17 +83,17 @@ def _check_can_be_saved(learned: Job, folder: Path, other: str | None) -> None:
         raise UserError("weft eval", f"save=true keeps evaluations on the data of the run, got data={other}.")
     if not _has_scores(learned):
         raise UserError(
-            "weft eval", f"save=true needs one class or number for each example, and {folder.name} predicts something else."
+            "weft eval", f"save=true keeps scores of classes or numbers, and {folder.name} predicts a text."
         )  # fmt: skip
 
 
 def _has_scores(learned: Job) -> bool:
     """Whether evaluation.json is written for such a network."""
-    return learned.kind != "text" and kind_of(learned.train.labels[:1]) != "classes"
+    return learned.kind != "text"
 
 
 def keeps_evaluations(folder: Path) -> bool:
-    """Whether evaluations of a run can be saved: it predicts one class or numbers, and has weights."""
+    """Whether evaluations of a run can be saved: it predicts classes or numbers, and has weights."""
     return bool(weight_names(folder)) and _has_scores(job_of_run(settings_of("eval", folder), folder))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,14 @@ def evaluate_classes(found: Predictions) -> dict[str, Any]:
         **overall_scores(found, classes), "classes": classes, "calibration": asdict(calibration(found.probabilities, found.true)),
         "curves": _curves(found, curves), "confusions": frequent_confusions(matrix, found.classes),
     }  # fmt: skip
+
+
+def evaluate_labels(scores: Iterable[Sequence[Any]], examples: int, split: str = "") -> dict[str, Any]:
+    """Precision, recall and F1 of each class, and their means, where an example may have several."""
+    names = ("precision", "recall", "f1")
+    classes = [dict(zip(("name", "examples", *names), row, strict=True)) for row in scores]
+    means = {f"mean_{name}": _mean([one[name] for one in classes]) for name in names}
+    return {"task": "labels", "split": split, "examples": examples, **means, "classes": classes}
 
 
 def overall_scores(found: Predictions, classes: list[dict[str, Any]]) -> dict[str, Any]:

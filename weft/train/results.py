@@ -19,7 +19,7 @@ from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..records import dataclass
 from ..report import plots, report
-from ..report.evaluation import evaluate_classes, evaluate_numbers, write_evaluation
+from ..report.evaluation import evaluate_classes, evaluate_labels, evaluate_numbers, write_evaluation
 from ..report.predictions import THUMBNAILS, Predictions, digest, log_softmax, write_npz, write_predictions
 from ..tensor import Tensor
 from ..tracing.jit import jit
@@ -54,12 +54,27 @@ class Evaluation:
         examples = digest(true, getattr(data, "indices", None), f"{data.name} {split}")
         return Predictions(np.exp(log_softmax(found)), true, list(data.classes), split, examples)
 
+    @property
+    def has_several_classes(self) -> bool:
+        """Whether an example may have several classes."""
+        return self.outputs is not None and kind_of(self.dataset.labels[:1]) == "classes"
+
+    def label_scores(self) -> list[list[Any]]:
+        """Name, examples, precision, recall and F1 of each class, where an example may have several."""
+        assert self.outputs is not None
+        true = np.asarray(self.dataset.labels[: len(self.outputs)])
+        return [list(row) for row in _class_scores(self.outputs, true, self.dataset.classes)]
+
     def report(self, split: str = "") -> dict[str, Any] | None:
-        """Scores of classes, calibration and curves, or the errors of a regression; None for a text."""
+        """Scores of classes, with calibration and curves if each example has one; the errors of a regression; None for a text."""
         known = self.predictions(split)
         if known is not None:
             return evaluate_classes(known)
-        if self.outputs is None or self.dataset.classes:
+        if self.outputs is None:
+            return None
+        if self.has_several_classes:
+            return evaluate_labels(self.label_scores(), len(self.outputs), split)
+        if self.dataset.classes:
             return None
         true = np.asarray(self.dataset.labels[: len(self.outputs)])
         return evaluate_numbers(true.reshape(len(true), -1), self.outputs.reshape(len(true), -1), split)
@@ -128,10 +143,8 @@ def write_results(
     """
     path = Path(folder)
     write_scores(path, found, split)
-    if found.outputs is not None and kind_of(found.dataset.labels[:1]) == "classes":
-        true = np.asarray(found.dataset.labels[: len(found.outputs)])
-        rows = _class_scores(found.outputs, true, found.dataset.classes)
-        _write_table(path / "classes.csv", [["class", "examples", "precision", "recall", "f1"], *rows])
+    if found.has_several_classes:
+        _write_table(path / "classes.csv", [["class", "examples", "precision", "recall", "f1"], *found.label_scores()])
     elif found.outputs is not None and found.dataset.classes:
         _write_classes(path, found.outputs, found.dataset)
     if cost is not None:

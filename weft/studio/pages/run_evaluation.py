@@ -51,8 +51,12 @@ async def evaluation(studio: Studio, row: RunRow) -> None:
         await _cards(studio, row, choice.shown)
         return
     offer_evaluation(studio, row, choice, lambda shown: _cards(studio, row, shown))
-    if not given.get("split") and not given.get("checkpoint"):
-        await confusion_cards(studio, row)  # of a run from before predictions were kept
+    if not given.get("split") and not given.get("checkpoint"):  # of a run from before evaluations were kept
+        record = await asyncio.to_thread(read_run, row.folder)
+        if record.label_scores:
+            _labels(record.label_scores)
+        else:
+            await confusion_cards(studio, row)
 
 
 async def _cards(studio: Studio, row: RunRow, shown: ShownEvaluation) -> None:
@@ -61,6 +65,9 @@ async def _cards(studio: Studio, row: RunRow, shown: ShownEvaluation) -> None:
     assert found is not None
     if found["task"] == "regress":
         regression_cards(found)
+        return
+    if found["task"] == "labels":
+        _labels([LabelScores(**one) for one in found["classes"]])
         return
     with ui.element("section").classes("card sect").props('aria-label="Scores"'):
         fragment("metric_strip.html", metrics=_strip(found))
