@@ -201,6 +201,8 @@ def test_what_cannot_be_done_is_refused() -> None:
         fixed_point(network(), x, method="entropy")
     with pytest.raises(weft.UserError, match="calibration data with variation is required: the input of the network"):
         fixed_point(network(), np.ones((2, 2, 8, 8), np.float32))
+    with pytest.raises(weft.UserError, match="inputs of floats are required, got "):
+        fixed_point(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)), np.arange(5))
     with pytest.raises(weft.UserError, match="a network made by fixed_point is required"):
         to_integers(network())
     with pytest.raises(weft.UserError, match="a quantized network is required"):

@@ -67,6 +67,19 @@ def test_fake_quantization_is_that_of_numpy(bits: int, kind, axis: int | None) -
     assert grid.quantize(np.zeros_like(x)).min() == grid.zero.min(), "zero is on every grid"
 
 
+def test_grids_by_channel_of_the_inputs_of_linear_layers() -> None:
+    x = (RNG.normal(size=(40, 6)) * [1, 2, 4, 8, 16, 32]).astype(np.float32)
+    model = nn.Sequential(nn.Linear(6, 3))
+    full = model.layers[0].weight.numpy()
+    found = int8(model, x, activations="symmetric", activation_scope="channel", method="minmax")["layers.0"]
+    np.testing.assert_allclose(found.input.scale, np.abs(x).max(0) / 127, rtol=1e-6)
+    rounded = [np.rint(x / found.input.scale) * found.input.scale, found.weight.dequantize(found.integers)]
+    np.testing.assert_allclose(
+        model(x).numpy(), rounded[0] @ rounded[1].T + model.layers[0].bias.numpy(), rtol=1e-4, atol=1e-4
+    )
+    assert np.abs(rounded[1] - full).max() < 0.01
+
+
 def test_fake_quantization_is_compiled_with_the_same_bits() -> None:
     x = RNG.normal(size=(4, 500)).astype(np.float32)
     for grid in (symmetric(5, x.min(1), x.max(1), 0), affine(8, x.min() / 2, x.max() / 3)):

@@ -17,7 +17,7 @@ from ..ops.convert import parameter as as_parameter
 from ..ops.elementwise import floor, round, stop_gradient
 from ..ops.math import clip
 from ..tensor import ArrayLike, Tensor, as_tensor
-from .grids import Grid
+from .grids import Grid, shape_along
 from .layers import Weight
 from .parametrize import Parametrization
 
@@ -61,7 +61,7 @@ class FakeQuantize(Module):
         return float(grid.low), float(grid.high)
 
     def _along(self, value: Tensor, ndim: int) -> Tensor:
-        return value if self.axis is None else value.reshape([-1 if i == self.axis else 1 for i in range(ndim)])
+        return value if self.axis is None else value.reshape(shape_along(self.axis, ndim))
 
 
 class QuantizedWeight(Parametrization):

@@ -20,7 +20,7 @@ from ..nn.activations import Activation, Sigmoid, SiLU, Tanh, activation
 from ..nn.merge import Add, Residual
 from ..nn.module import Module
 from ..nn.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, AvgPool3d, GlobalAvgPool
-from ..tensor import ArrayLike, Tensor
+from ..tensor import ArrayLike, Tensor, as_tensor
 from .fake_quantize import FakeQuantize, quantize_weight, quantizers
 from .folding import PRODUCTS, channel_axis, fold
 from .grids import Grid, check_bits, fixed_point_grid
@@ -79,6 +79,10 @@ def fixed_point(
     if next(quantizers(model), None) is not None:
         raise UserError("fixed_point", "a network that is not quantized yet is required.")
     batches = batches_of("fixed_point", calibration, prepare)
+    if not (dtype := as_tensor(batches[0]).dtype).is_float:
+        raise UserError(
+            "fixed_point", f"inputs of floats are required, got {dtype}. Give prepare=, or use int8 or weight_only for tokens."
+        )  # fmt: skip
     fold(model, batches[0])
     layers = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, ROUNDED)}
     widths = _widths(bits, layers)

@@ -65,7 +65,18 @@ class Grid:
 
     def along(self, value: np.ndarray, ndim: int) -> np.ndarray:
         """Scale or zero in a shape that broadcasts with a tensor of `ndim` dimensions."""
-        return value if self.axis is None else value.reshape([-1 if i == self.axis else 1 for i in range(ndim)])
+        return value if self.axis is None else value.reshape(shape_along(self.axis, ndim))
+
+
+def shape_along(axis: int, ndim: int) -> list[int]:
+    """The shape of values along one axis that broadcasts with a tensor of `ndim` dimensions; the last axis may be -1.
+
+    >>> shape_along(1, 3), shape_along(-1, 3)
+    ([1, -1, 1], [1, 1, -1])
+    """
+    shape = [1] * ndim
+    shape[axis] = -1
+    return shape
 
 
 def check_bits(where: str, bits: int, allowed: range = BITS) -> int:
