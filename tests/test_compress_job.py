@@ -220,6 +220,12 @@ def test_a_run_whose_data_is_gone_leaves_nothing_behind(runs: Path) -> None:
     with pytest.raises(weft.UserError, match="'missing' is neither a file, nor a folder"):
         compress(settings(runs, run="moved", name="never"))
     assert set(runs.rglob("*")) == before
+    own = runs / "classify" / "never" / "notes.txt"  # a folder that is no run of ours
+    own.parent.mkdir()
+    own.write_text("mine")
+    with pytest.raises(weft.UserError, match="'missing' is neither a file, nor a folder"):
+        compress(settings(runs, run="moved", name="never", exist_ok=True))
+    assert own.read_text() == "mine"
 
 
 def test_calibration_takes_examples_of_the_whole_training_set() -> None:

@@ -35,7 +35,7 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     """Compress a run with validated settings; the folder of the new run."""
     check_compression(settings)
     target = target_of(settings["target"])
-    for device in (settings["device"], target and target.device):
+    for device in (settings["device"], None if target is None else target.device):
         with on(device):  # a missing device is an error before anything is made
             pass
     source = find_run(settings["run"], settings["runs"])
@@ -48,6 +48,7 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
         raise UserError("weft compress", f"{source} is compressed already. Compress the run that it came from.")
     name = settings["name"] or f"{source.name}-small"
     root = source.parent if source.parent.name else Path(settings["runs"])
+    was_there = settings["name"] is not None and (root / name).exists()
     if settings["name"] is None:
         run = RunFolder.fresh(root, f"{name}-")
     else:
@@ -56,7 +57,9 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     try:
         return _compressed(run, Recorder(listener))
     except WeftError:
-        if not (run.path / "args.yaml").exists():  # nothing was begun, because the data is gone for example
+        if (
+            not was_there and not (run.path / "args.yaml").exists()
+        ):  # nothing was begun, because the data is gone for example
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
