@@ -343,12 +343,12 @@ def test_a_corrected_image_is_added_under_its_class(web: httpx.Client, server: L
 
     refused = correct("../../red")
     assert (refused.status_code, "a class of fix is required" in refused.json()["message"]) == (400, True)
-    assert correct("red").json()["message"] == "fix gets a new version with the image as red."
+    made = correct("red").json()
+    assert made["message"] == "fix gets a new version with the image as red."
     again = correct("red")  # its version would not have the first image
     assert (again.status_code, "is being changed by job" in again.json()["message"]) == (400, True)
-    newest = until(
-        lambda: next((one for one in web.get("/api/v1/datasets/fix").json()["versions"] if one["name"] == "v2"), None)
-    )
+    until(lambda: web.get(f"/api/v1/jobs/{made['number']}").json()["state"] == "done")
+    newest = until(lambda: next((one for one in versions(web, "fix") if one["name"] == "v2"), None))
     assert (newest["images"], newest["changes"]) == (25, "added corrected images")
 
 

@@ -76,6 +76,7 @@ class Runner:
         with self.serving():
             while (self.step() or stay) and not ended.wait(POLL):
                 pass
+            self.collect()
 
     @contextmanager
     def serving(self) -> Iterator[None]:
