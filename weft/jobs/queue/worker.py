@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -91,3 +92,4 @@ class _Events:
 
 if __name__ == "__main__":
     work(Path(sys.argv[1]))
+    gc.freeze()  # Python ends without a last collection, which takes a fifth of a second: the slot of this job is free sooner
