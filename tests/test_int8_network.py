@@ -265,7 +265,7 @@ def test_depthwise_convolutions_of_int8_are_dot_products() -> None:
     x, w = RNG.integers(-128, 128, (1, 32, 6, 6)).astype(np.int8), weft.asarray(np.ones((32, 1, 3, 3), np.int8))
     made: list[str] = []
     plan = depthwise_dot.sweep_plan
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, weft.knobs.set(cache="off"):
         patch.setattr(depthwise_dot, "sweep_plan", lambda *a: made.append("dot") or plan(*a))
         weft.jit(lambda x: weft.conv(x, w, padding=1, groups=32, dtype="int32"))(x)
     assert made
