@@ -58,7 +58,12 @@ class FakeCusparseLt:
     def mat_descriptor_destroy(self, record):
         self.records[record] = None  # a number is used once
 
-    matmul_descriptor_destroy = matmul_alg_selection_destroy = matmul_plan_destroy = mat_descriptor_destroy
+    matmul_descriptor_destroy = matmul_alg_selection_destroy = mat_descriptor_destroy
+
+    def matmul_plan_destroy(self, plan):
+        """Its operation cannot be used any more, as in cuSPARSELt 0.8."""
+        self.records[self.records[plan]["operation"]] = {}
+        self.records[plan] = None
 
     def matmul_descriptor_init(self, handle, op_a, op_b, a, b, c, d, compute):
         assert (op_a, op_b, c, compute) == (0, 1, d, 2)
@@ -86,7 +91,7 @@ class FakeCusparseLt:
         if self.WORKSPACES[number] is None:
             raise CusparseLtError("CUSPARSE_STATUS_NOT_SUPPORTED")
         assert self.records[algorithm]["SPLIT_K"] == 1
-        return self._record(**self.records[operation], number=number)
+        return self._record(**self.records[operation], number=number, operation=operation)
 
     def matmul_get_workspace(self, handle, plan):
         return self.WORKSPACES[self.records[plan]["number"]]

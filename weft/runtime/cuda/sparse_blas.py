@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -108,36 +108,21 @@ class WeightCompression:
 
 
 class SparseProduct:
-    """One product with a compressed weight, ready to run, with the algorithms that cuSPARSELt has for it.
-
-    An algorithm becomes part of a plan, and so does the address of a bias: a plan is made again when that changes.
-    """
+    """One product with a compressed weight, ready to run, with the algorithms that cuSPARSELt has for it."""
 
     deterministic = True  # no algorithm here divides a sum among blocks
     is_sorted = False  # the algorithms: all of them are measured
 
     def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: SparseHandle) -> None:
         self.spec = spec
-        self._handle, self._library, self._limit = handle, handle.library, workspace_limit
-        self._streams = np.zeros(1, np.int64)
-        self._made: list[Callable[[], None]] = []  # how to destroy what the library has made
-        self._plans: list[int] = []  # the one of the selected algorithm
-        weakref.finalize(self, _release, self._library, self._plans, self._made)
-        self._planned_bias, self.selected = 0, 0
-        try:
-            self._describe()
-        except self._library.cuSPARSELtError as error:
-            raise Unsupported(f"cuSPARSELt: {error}") from None
-        self.candidates = self._algorithm_setting("CONFIG_MAX_ID")
+        self._handle, self._limit = handle, workspace_limit
+        self.selected, self._plan = 0, self._planned(None)
+        self._preferred, self.candidates = self._plan.number, self._plan.count
 
     def select(self, number: int) -> None:
         """Let `run` use one of the algorithms."""
-        self.selected = number
-        try:
-            self._set_algorithm("CONFIG_ID", number)
-            self._make_plan(self._planned_bias)
-        except self._library.cuSPARSELtError as error:
-            raise Unsupported(f"cuSPARSELt: {error}") from None
+        self._plan = self._planned(number)
+        self.selected, self.workspace = number, self._plan.workspace
         if self._limit is not None and self.workspace > self._limit:
             raise Unsupported(f"the algorithm takes {self.workspace} bytes of workspace")
 
@@ -157,72 +142,75 @@ class SparseProduct:
     def run(self, addresses: Sequence[int], workspace: int, stream: int) -> None:
         """Enqueue on a stream: the addresses of `spec.arguments` in their order, and that of a workspace."""
         known = dict(zip(self.spec.arguments, addresses, strict=True))
-        self._streams[0] = stream
+        bias = known.get("bias", 0)
         try:
-            if known.get("bias", self._planned_bias) != self._planned_bias:
-                self._make_plan(known["bias"])
-            self._library.matmul(
-                self._handle.address, self._plans[-1], _FACTORS.ctypes.data, known["b"], known["a"], _FACTORS[1:].ctypes.data,
-                known["c"], known["c"], workspace, self._streams.ctypes.data, 1,
-            )  # fmt: skip
-        except self._library.cuSPARSELtError as error:
+            if bias != self._plan.bias:
+                self._plan = _SparsePlan(self.spec, self._handle, self.selected, bias)
+            self._plan.run(known["b"], known["a"], known["c"], workspace, stream)
+        except self._handle.library.cuSPARSELtError as error:
             raise RunError("cusparselt", f"a matrix product failed: {error} ({self.spec}).") from None
 
-    def _describe(self) -> None:
-        """The operation on its three matrices, and the algorithm that the library prefers."""
-        spec, lt, handle = self.spec, self._library, self._handle
+    def _planned(self, number: int | None) -> _SparsePlan:
+        try:
+            return _SparsePlan(self.spec, self._handle, number)
+        except self._handle.library.cuSPARSELtError as error:
+            raise Unsupported(f"cuSPARSELt: {error}") from None
+
+
+class _SparsePlan:
+    """A product with its algorithm (None: the one that cuSPARSELt prefers) and the address of its bias, which are parts of a plan.
+
+    Plans share nothing: cuSPARSELt 0.8 destroys the operation of a plan together with the plan.
+    """
+
+    def __init__(self, spec: ProductSpec, handle: SparseHandle, number: int | None, bias: int = 0) -> None:
+        self._address, self._library, lt = handle.address, handle.library, handle.library
+        self._streams = np.zeros(1, np.int64)
+        self.bias = bias
+        made: list[tuple[Callable[[int], None], int]] = []  # how each object is destroyed
+        weakref.finalize(self, _destroy, made)
         weight = handle.sparse_matrix(spec.n, spec.k, spec.a_dtype)
         x = handle.dense_matrix(spec.m, spec.k, spec.a_dtype, _ROWS)
         y = handle.dense_matrix(spec.n, spec.m, spec.c_dtype, _COLUMNS)
-        self._made += [partial(lt.mat_descriptor_destroy, matrix) for matrix in (weight, x, y)]
+        made += [(lt.mat_descriptor_destroy, matrix) for matrix in (weight, x, y)]
         compute = lt.ComputeType.COMPUTE_32F
-        self._operation = lt.matmul_descriptor_init(handle.address, _PLAIN, _TRANSPOSED, weight, x, y, y, compute)
-        self._made.append(partial(lt.matmul_descriptor_destroy, self._operation))
+        operation = lt.matmul_descriptor_init(self._address, _PLAIN, _TRANSPOSED, weight, x, y, y, compute)
+        made.append((lt.matmul_descriptor_destroy, operation))
         if spec.epilogue.endswith("relu"):
-            self._set_operation("ACTIVATION_RELU", 1)
-        self._algorithm = lt.matmul_alg_selection_init(handle.address, self._operation, lt.MatmulAlg.DEFAULT)
-        self._made.append(partial(lt.matmul_alg_selection_destroy, self._algorithm))
-        self._preferred = self._algorithm_setting("CONFIG_ID")
-        self._set_algorithm("SPLIT_K", 1)
+            self._set_operation(operation, "ACTIVATION_RELU", 1)
+        if bias:
+            self._set_operation(operation, "BIAS_POINTER", bias)
+        algorithm = lt.matmul_alg_selection_init(self._address, operation, lt.MatmulAlg.DEFAULT)
+        made.append((lt.matmul_alg_selection_destroy, algorithm))
+        self.number = self._algorithm(algorithm, "CONFIG_ID", number)
+        self.count = self._algorithm(algorithm, "CONFIG_MAX_ID")
+        self._algorithm(algorithm, "SPLIT_K", 1)
+        self._plan = lt.matmul_plan_init(self._address, operation, algorithm)
+        made.append((lt.matmul_plan_destroy, self._plan))
+        self.workspace = int(lt.matmul_get_workspace(self._address, self._plan))
 
-    def _make_plan(self, bias: int) -> None:
-        """A plan of the selected algorithm, with the bias at an address."""
-        lt = self._library
-        if self.spec.has_bias and bias:
-            self._set_operation("BIAS_POINTER", bias)
-        plan = lt.matmul_plan_init(self._handle.address, self._operation, self._algorithm)
-        self._plans.append(plan)
-        for old in self._plans[:-1]:
-            lt.matmul_plan_destroy(old)
-        self._plans[:] = [plan]
-        self._planned_bias = bias
-        self.workspace = int(lt.matmul_get_workspace(self._handle.address, plan))
+    def run(self, weight: int, x: int, y: int, workspace: int, stream: int) -> None:
+        """Enqueue on a stream."""
+        self._streams[0] = stream
+        self._library.matmul(
+            self._address, self._plan, _FACTORS.ctypes.data, weight, x, _FACTORS[1:].ctypes.data, y, y, workspace, self._streams.ctypes.data, 1,
+        )  # fmt: skip
 
-    def _set_operation(self, name: str, value: int) -> None:
+    def _set_operation(self, operation: int, name: str, value: int) -> None:
         attribute = getattr(self._library.MatmulDescAttribute, name)
         held = np.array([value], self._library.get_matmul_desc_attribute_dtype(attribute))
-        self._library.matmul_desc_set_attribute(
-            self._handle.address, self._operation, attribute, held.ctypes.data, held.nbytes
-        )
+        self._library.matmul_desc_set_attribute(self._address, operation, attribute, held.ctypes.data, held.nbytes)
 
-    def _set_algorithm(self, name: str, value: int) -> None:
-        attribute = getattr(self._library.MatmulAlgAttribute, name)
-        held = np.array([value], np.int32)
-        self._library.matmul_alg_set_attribute(
-            self._handle.address, self._algorithm, attribute, held.ctypes.data, held.nbytes
-        )
-
-    def _algorithm_setting(self, name: str) -> int:
-        attribute, held = getattr(self._library.MatmulAlgAttribute, name), np.zeros(1, np.int32)
-        self._library.matmul_alg_get_attribute(
-            self._handle.address, self._algorithm, attribute, held.ctypes.data, held.nbytes
-        )
+    def _algorithm(self, algorithm: int, name: str, value: int | None = None) -> int:
+        """An attribute of an algorithm, after it was set to a value."""
+        attribute, held = getattr(self._library.MatmulAlgAttribute, name), np.array([value or 0], np.int32)
+        access = "get" if value is None else "set"
+        function = getattr(self._library, f"matmul_alg_{access}_attribute")
+        function(self._address, algorithm, attribute, held.ctypes.data, held.nbytes)
         return int(held[0])
 
 
-def _release(library: Any, plans: Sequence[int], made: Sequence[Callable[[], None]]) -> None:
+def _destroy(made: Sequence[tuple[Callable[[int], None], int]]) -> None:
     """Destroy what the library has made, the newest first."""
-    for plan in plans:
-        library.matmul_plan_destroy(plan)
-    for destroy in reversed(made):
-        destroy()
+    for destroy, what in reversed(made):
+        destroy(what)
