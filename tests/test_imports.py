@@ -31,6 +31,7 @@ LAYERS = [
     ["signals"],
     ["timeline"],
     ["nvml"],
+    ["device_names"],
     ["knobs"],
     ["dtypes"],
     ["options"],

@@ -143,6 +143,7 @@ class Device(ABC):
     )  # the number of the options last looked up, and the state of settings then
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
+    is_cpu = False  # the processor of this machine, running compiled programs
     trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
