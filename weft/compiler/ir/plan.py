@@ -12,8 +12,8 @@ from ...records import dataclass
 class PlanPhase:
     """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
 
-    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
-    given to it as "site0" (or "site1", ... for its further axes) and the wrong value there, and goes on with a safe one.
+    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number that it got as
+    "site0" (or "site1", ... for further axes) and the wrong value there, and continues with a safe value.
     """
 
     symbol: str
@@ -21,7 +21,7 @@ class PlanPhase:
     reads: frozenset[str]  # names of pointers
     writes: frozenset[str]
     written: int | None = None  # bytes of the result that it writes, if not all
-    copies: bool = False  # it only copies "x0" to "y": left out where both are the same memory
+    copies: bool = False  # it only copies "x0" to "y": omitted if both are the same memory
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..ir.storage import nbytes
 from .in_place import chain, overwrites
 from .overlap import communicates, due_levels, gates, is_collective, kernels_beside
 
-SMALL_RESULTS = 256  # bytes that are worth nothing as memory
+SMALL_RESULTS = 256  # bytes: smaller savings of memory are ignored
 
 
 @dataclass(frozen=True)
