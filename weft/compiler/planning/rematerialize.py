@@ -29,7 +29,7 @@ from .merge import phase_body
 from .overlap import is_collective
 from .schedule import KernelSchedule
 
-SMALL = 16  # an operand so many times smaller than a value stays alive for it rather than being computed again
+SMALL = 16  # an operand smaller than a value by this factor is kept live for it, not recomputed
 UNDONE = 24  # the number of choices, the most expensive first, that it tries to undo at the end
 
 
@@ -309,7 +309,7 @@ class _Rematerialization:
     # --- recipes --------------------------------------------------------------------------------------------------------
 
     def _recipes_of(self, node: Node) -> list[Recomputation]:
-        """The ways to compute a value again."""
+        """The recipes by which a value can be recomputed."""
         if node not in self._recipes:
             found = []
             kernel = self.base[self.maker[node]]
