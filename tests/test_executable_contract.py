@@ -185,7 +185,7 @@ DEVICE_CLASS = re.compile(
     r"\b(Cuda|Cpu|Null|Reference|Array|Compiling|Tpu)Device\b|\b(Native|Cuda|Null|Tpu)Executable\b|\bruntime\.cuda\b"
 )
 EXEMPT = {"device_names.py", "extend.py"}  # read settings for everybody; offers `ArrayDevice` to write devices with
-IN_WORK = {"insight/machines.py", "insight/energy_counters.py"}  # remove when they use `Device.is_cpu`
+IN_WORK = {"insight/machines.py", "insight/energy_counters.py"}  # remove when they use `Device.is_host_processor`
 
 
 def questions_of_identity(tree: ast.AST) -> Iterator[str]:

@@ -143,7 +143,7 @@ class Device(ABC):
     )  # the cached number of options, and the change count of the settings at that time
     ignored_settings: frozenset[str] = frozenset()  # code-shaping settings that its compiler ignores
     is_accelerator = False  # hardware beside the CPU
-    is_cpu = False  # the processor of this machine, running compiled programs
+    is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
     trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
