@@ -141,7 +141,7 @@ class Device(ABC):
         None,
         -1,
     )  # the cached number of options, and the change count of the settings at that time
-    ignored_settings: frozenset[str] = frozenset()  # code-shaping settings that its compiler ignores
+    ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
     is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
     trains = True  # False: it only runs trained networks
@@ -192,7 +192,7 @@ class Device(ABC):
         return self.name
 
     def health(self) -> Health | None:
-        """Its current state (temperature, power, use); None if the device does not report it."""
+        """How it is doing just now; None if it does not tell."""
         return None
 
     def bus(self) -> str | None:

@@ -74,7 +74,7 @@ def _grouped_product(node: Node) -> Node | None:
     (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
     if len(b) != 2 or len(y.shape) != 2:
         return None
-    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where necessary
+    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where it must be
         y, b = y.inputs[0], b[::-1] if y.op.name == "permute" else b
     if (
         y.op.name != "grouped_weight"
