@@ -1,4 +1,4 @@
-"""Products and networks of few bits on a GPU against weft's bfloat16 and float32, and against torch: the same work, in turns, medians over rounds.
+"""Products and networks of few bits, and with 2:4 sparsity, on a GPU against weft's bfloat16 and float32, and against torch: the same work, in turns, medians over rounds.
 
     python benchmarks/gpu_int8.py                       everything; writes benchmarks/results/gpu-int8-<name>.json
     python benchmarks/gpu_int8.py --only products       only the rows whose name holds one of these words
@@ -30,6 +30,7 @@ import numpy as np
 import weft
 from weft import compress, nn, zoo
 from weft.ops.grouped import grouped_weight
+from weft.ops.semi_sparse import packed, semi_sparse_weight
 
 HERE = Path(__file__).resolve().parent
 ROUNDS, TURN = 9, 0.03  # turns of each contestant, and the seconds of a turn
@@ -129,6 +130,12 @@ def _torch() -> Any:
     return importlib.import_module("torch")
 
 
+def _compiled_with(f: Callable[[Any], Any], x: Any) -> Call:
+    """A function that captures its weights, as those of a network are: what is made of them is made once."""
+    made = weft.jit(f)
+    return lambda: made(x)
+
+
 def _compiled(f: Callable[..., Any], *arguments: Any) -> Call:
     made = weft.jit(f)
     return lambda: made(*arguments)
@@ -161,19 +168,30 @@ def _products(n: int) -> Contestants:
     integers = [rng.integers(-127, 128, (n, n)).astype(np.int8) for _ in range(2)]
     bytes_, codes = [weft.asarray(a) for a in integers], [weft.to_float8(a, 0.02).realize() for a in floats]
     scales = [weft.asarray(np.float32(0.02)) for _ in range(2)]
+    kept, places = (weft.asarray(a).realize() for a in _pruned(floats[1]))
+    kept = kept.astype("bfloat16").realize()
     calls = {
         "weft bfloat16": _compiled(lambda x, w: x @ w.T, *halves),
+        "weft 2:4 bfloat16": _compiled_with(lambda x: x @ semi_sparse_weight(kept, places).T, halves[0]),
         "weft int8": _compiled(lambda x, w, s: (weft.matmul(x, w.T, dtype="int32") * s).astype("bfloat16"), *bytes_, scales[0]),
         "weft int8 sums": _compiled(lambda x, w: weft.matmul(x, w.T, dtype="int32"), *bytes_),
         "weft float8": _compiled(lambda x, w, s, t: weft.float8_matmul(x, w, s, t).astype("bfloat16"), *codes, *scales),
     }  # fmt: skip
     sums = _part(*bytes_)
     exact = {"weft bfloat16": _part(*halves), "weft int8": sums * np.float32(0.02), "weft int8 sums": sums}
+    exact["weft 2:4 bfloat16"] = _part(halves[0], semi_sparse_weight(kept, places))
     exact["weft float8"] = _part(*(weft.from_float8(c, 0.02) for c in codes))
     found = {
         who: (call, _error(call()[:64, :256].astype("float64").numpy(), exact[who])) for who, call in calls.items()
     }
     return found | (_torch_products(floats, integers) if _has_torch() else {})
+
+
+def _pruned(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values and positions of a weight of which the first and third of four neighbours are kept."""
+    weight = weight.copy()
+    weight[:, 1::2] = 0
+    return packed(weight)
 
 
 def _part(x: weft.Tensor, w: weft.Tensor) -> np.ndarray:
@@ -189,9 +207,13 @@ def _torch_products(floats: list[np.ndarray], integers: list[np.ndarray]) -> Con
     i, j = (torch.tensor(x, device="cuda") for x in integers)
     s = torch.full((), 0.02, device="cuda")
     c, d = ((t / s).to(torch.float8_e4m3fn) for t in (a, b))
+    torch.sparse.SparseSemiStructuredTensor._FORCE_CUTLASS = False  # cuSPARSELt
+    half = torch.tensor([1, 0, 1, 0], device="cuda", dtype=torch.bfloat16).repeat(len(w), w.shape[1] // 4)
+    sparse = torch.sparse.to_sparse_semi_structured(w * half)
     nan = float("nan")  # its errors are not ours to tell
     return {
         "torch bfloat16": (lambda: x @ w.T, nan),
+        "torch 2:4 bfloat16": (lambda: torch.nn.functional.linear(x, sparse), nan),
         "torch int8 sums": (lambda: torch._int_mm(i, j.T), nan),
         "torch float8": (lambda: torch._scaled_mm(c, d.T, s, s, out_dtype=torch.bfloat16), nan),
     }
@@ -217,7 +239,7 @@ def _weight_only(outer: int, inner: int, count: int, batch: int) -> Contestants:
     }
     halves = [grouped_weight(*w, bits=8, shape=s).astype("bfloat16").realize() for w, s in zip(weights["int8"], shapes, strict=True)]  # fmt: skip
     weights, decoded = {"bfloat16": halves} | weights, {"bfloat16": halves} | decoded
-    found: Contestants = {}
+    found: Contestants = {"weft 2:4 bfloat16": _semi_sparse_stack(x, shapes)}
     for name, given in weights.items():
         chain = _products_of if name == "bfloat16" else functools.partial(_chain, shapes=shapes, bits=int(name[-1]))
         exact = x.astype("float32").numpy()
@@ -226,6 +248,23 @@ def _weight_only(outer: int, inner: int, count: int, batch: int) -> Contestants:
         error = _error(_compiled(chain, x, given[:2])().astype("float32").numpy(), exact)  # of the first two
         found[f"weft {name}" + " weights" * (name != "bfloat16")] = _compiled(chain, x, given), error
     return found | (_torch_stack(outer, inner, count, batch) if _has_torch() else {})
+
+
+def _semi_sparse_stack(x: weft.Tensor, shapes: list[tuple[int, int]]) -> tuple[Call, float]:
+    """The same products with weights of 2:4 sparsity."""
+    rng = np.random.default_rng(0)
+    kinds = {shape: _pruned(0.02 * rng.standard_normal(shape, np.float32)) for shape in set(shapes)}
+    layers = [tuple(weft.asarray(a).realize() for a in kinds[shape]) for shape in shapes]
+    layers = [(values.astype("bfloat16").realize(), places) for values, places in layers]
+
+    def chain(x: weft.Tensor, count: int) -> weft.Tensor:
+        return functools.reduce(lambda y, w: y @ semi_sparse_weight(*w).T, layers[:count], x)
+
+    exact = x.astype("float32").numpy()
+    for w in layers[:2]:
+        exact = exact @ semi_sparse_weight(*w).astype("float32").numpy().T
+    error = _error(_compiled_with(lambda x: chain(x, 2), x)().astype("float32").numpy(), exact)
+    return _compiled_with(lambda x: chain(x, len(layers)), x), error
 
 
 def _products_of(x: weft.Tensor, weights: list[Any]) -> weft.Tensor:

@@ -173,6 +173,7 @@ def test_the_random_graphs_hold_every_op() -> None:
         "sparse_matmul",
         "from_float8",
         "grouped_weight",
+        "semi_sparse_weight",
         "attention",
         "attention_gradients",
     }  # those have tests of their own

@@ -23,6 +23,7 @@ scheduled_masks masks that change in the compiled training step: gradual and mov
 distill       a loss from the predictions of a teacher
 low_rank      two layers of low rank in place of one
 patterns      masks with a pattern: N of M neighbours, blocks
+semi_sparse   2:4 weights by their kept values, for sparse tensor cores
 snip          masks at initialization, by the gradient of the loss
 channels      masks of whole channels, and networks that shrink by them; `channel_labels` follows channels through the graph
 replace       replaces tensors and layers of a network

@@ -60,6 +60,8 @@ from .scheduled_masks import dynamic_surgery as dynamic_surgery
 from .scheduled_masks import fix_masks as fix_masks
 from .scheduled_masks import movement_prune as movement_prune
 from .scheduled_masks import prune_gradually as prune_gradually
+from .semi_sparse import SemiSparseWeight as SemiSparseWeight
+from .semi_sparse import semi_sparse as semi_sparse
 from .sensitivity import Sensitivity as Sensitivity
 from .sensitivity import sensitivity as sensitivity
 from .share import kmeans as kmeans

@@ -19,6 +19,7 @@ from . import pooling as pooling
 from . import quantize as quantize
 from . import reduce as reduce
 from . import selection as selection
+from . import semi_sparse as semi_sparse
 from . import slice_update as slice_update
 from . import sorting as sorting
 from . import sparse as sparse

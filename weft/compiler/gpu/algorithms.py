@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from ...errors import RunError
 from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.kernel import Kernel
@@ -19,7 +20,7 @@ from ..ir.program import operand_names, result_nodes
 from ..ir.storage import nbytes
 from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, ConvChoice, preferred, workspace_limit
 from . import textbook_kernels as teaching
-from .anchors import anchor_of, is_attention, is_convolution, is_grouped, is_product
+from .anchors import anchor_of, is_attention, is_convolution, is_grouped, is_product, is_semi_sparse
 from .attention import plans as attention
 from .contraction import (
     parts_for,
@@ -47,6 +48,8 @@ def choose(
     """The plan of a product or convolution, and what to say if it is not what was asked for. `constants`: values that rarely change."""
     if is_grouped(anchor_of(kernel)):
         return ConvChoice(replace(_in_one("TRITON", "grouped", kernel), hidden=hidden))
+    if is_semi_sparse(anchor_of(kernel)):
+        return ConvChoice(replace(_semi_sparse_plan(kernel, judge, constants), hidden=hidden))
     prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
@@ -71,6 +74,14 @@ def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool,
         if judge is not None and judge(kernel, wanted):
             return library_plan(kernel, wanted)
     return own_plan(kernel, limit, tf32)
+
+
+def _semi_sparse_plan(kernel: Kernel, judge: Judge | None, constants: Collection[Node]) -> Plan:
+    """cuSPARSELt, with as much of the epilogue as it can express: it was measured to be faster when the product was made."""
+    for wanted in claims(kernel, constants=constants):
+        if judge is not None and judge(kernel, replace(wanted, by_name=True)):
+            return library_plan(kernel, wanted)
+    raise RunError("cusparselt", f"cuSPARSELt did a product before that it refuses now ({kernel.name}).")
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ..ir.loops import CONVOLUTIONS
 
 INTEGERS = frozenset(("contract_int8", "conv_int8_last"))  # anchors of 8-bit integers, summed in int32
 LINES_OF_K = frozenset(("contract_int8", "contract_float8"))  # both operands have k last: (b, m, k) times (b, n, k)
-PRODUCTS = LINES_OF_K | {"contract", "contract_grouped"}
+PRODUCTS = LINES_OF_K | {"contract", "contract_grouped", "contract_semi_sparse"}
 
 
 def anchor_of(kernel: Kernel) -> Node:
@@ -27,6 +27,11 @@ def is_product(anchor: Node) -> bool:
 def is_grouped(anchor: Node) -> bool:
     """Whether it is a product with a weight of 8 or 4 bits that has a scale for each group of inputs."""
     return anchor.op.name == "contract_grouped"
+
+
+def is_semi_sparse(anchor: Node) -> bool:
+    """Whether it is a product with a compressed weight, which cuSPARSELt alone can read."""
+    return anchor.op.name == "contract_semi_sparse"
 
 
 def is_convolution(anchor: Node) -> bool:

@@ -25,6 +25,7 @@ from ..lowering import LoweringTable
 from ..passes.integer_products import Int8Kernels
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
+from ..passes.semi_sparse_products import CompressedBytes
 from ..passes.slice_updates import spread_updates
 from ..planning.algorithms import asked_for_loops
 from ..planning.build import Backend, build, control_buffers
@@ -70,10 +71,13 @@ DEFAULTS = CompileOptions("cuda")
 
 
 def gpu_passes(
-    graph: Graph, options: CompileOptions = DEFAULTS, updates: Mapping[int, int] | None = None
+    graph: Graph,
+    options: CompileOptions = DEFAULTS,
+    updates: Mapping[int, int] | None = None,
+    semi_sparse: CompressedBytes | None = None,
 ) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(spread_updates(graph, updates or {}), PASSES, options)
+    return each_pass(spread_updates(graph, updates or {}), replace(PASSES, semi_sparse=semi_sparse), options)
 
 
 def gpu_program(
@@ -83,12 +87,14 @@ def gpu_program(
     constants: frozenset[int] = frozenset(),
     judge: Judge | None = None,
     collecting: Callable[[], AbstractContextManager[None]] | None = None,
+    semi_sparse: CompressedBytes | None = None,
 ) -> KernelProgram:
     """The graph as a program: fused, ordered, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
     `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
-    all of them before any is planned: what it has to measure it measures at the end of the block, all at once.
+    all of them before any is planned: what it has to measure it measures at the end of the block, all at once. `semi_sparse` says which
+    products with weights of 2:4 sparsity read them compressed, and how long those are; without it they are expanded.
     """
 
     def survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
@@ -99,7 +105,7 @@ def gpu_program(
 
     LOWERINGS.check(graph, options.device)
     target = Backend(
-        partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
+        partial(applied, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
         memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,

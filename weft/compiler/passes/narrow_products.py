@@ -71,29 +71,31 @@ def grouped_products(graph: Graph) -> Graph:
 
 @rule("contract")
 def _grouped_product(node: Node) -> Node | None:
-    (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
-    if len(b) != 2 or len(y.shape) != 2:
-        return None
-    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where it must be
-        y, b = y.inputs[0], b[::-1] if y.op.name == "permute" else b
-    if (
-        y.op.name != "grouped_weight"
-        or y.dtype is not float32
-        or b[0] not in out
-        or b[1] in out
-        or out != a.replace(b[1], "") + b[0]
-    ):
+    x, y = linear_operands(node) or (None, None)
+    if x is None or y is None or y.op.name != "grouped_weight" or y.dtype is not float32:
         return None
     (codes, scale), (bits, (outputs, inputs)) = y.inputs, y.get_params("bits", "shape")
     rows, group = prod(x.shape) // max(1, inputs), inputs * outputs // max(1, scale.shape[0])
     run = RUN * 8 // bits  # weights
     if not 0 < rows <= MOST_ROWS or inputs % run or group % run:
         return None
-    left = move("permute", cast(x, float32), tuple(a.index(c) for c in a.replace(b[1], "") + b[1]))
-    product = make(
-        CONTRACT_GROUPED, (move("reshape", left, (1, rows, inputs)), codes, scale), (bits, group), node.source
-    )
+    left = move("reshape", cast(x, float32), (1, rows, inputs))
+    product = make(CONTRACT_GROUPED, (left, codes, scale), (bits, group), node.source)
     return move("reshape", cast(product, node.dtype), node.shape)
+
+
+def linear_operands(node: Node) -> tuple[Node, Node] | None:
+    """Of a product as linear layers have it, x W^T over the last axis: x with that axis last, and W, (outputs, inputs), before any
+    conversion to another float. None for other products."""
+    (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
+    if len(b) != 2 or len(y.shape) != 2:
+        return None
+    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where it must be
+        y, b = y.inputs[0], b[::-1] if y.op.name == "permute" else b
+    free = a.replace(b[1], "")
+    if b[1] not in a or b[1] in out or b[0] not in out or out != free + b[0]:
+        return None
+    return move("permute", x, tuple(a.index(c) for c in free + b[1])), y
 
 
 def _grouped_type(x: Node, codes: Node, scale: Node, bits: int, group: int) -> Type:

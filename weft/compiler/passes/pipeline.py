@@ -23,6 +23,7 @@ from .precision import copies, precision
 from .row_chunks import row_chunks
 from .scan_residuals import recall
 from .scan_sums import accumulate
+from .semi_sparse_products import CompressedBytes, semi_sparse_products
 from .simplify import refine, simplify
 from .unsigned_operands import unsigned_operands
 
@@ -45,6 +46,8 @@ class PassOptions:
     narrow_kernels: bool = (
         False  # the backend decodes 8-bit floats, and weights of 8 and 4 bits, inside of its products
     )
+    # The bytes of a compressed weight with 2:4 sparsity, if the backend multiplies it faster than the dense one; None: it never does.
+    semi_sparse: CompressedBytes | None = None
     split_sums: bool = False  # long sums are split in two, so that threads share them
     adds: Adds | None = (
         None  # the collectives whose sums in the backend's engine have the bits that weft defines; None: all
@@ -57,7 +60,11 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
     mixed: dict[str, Pass] = {}
     if narrow is not None:
         mixed["precision"] = partial(precision, dtype=narrow, wide_filters=wanted.wide_filters, fast_math=fast_math)
+    sparse: dict[str, Pass] = {}
+    if wanted.semi_sparse is not None:
+        sparse["semi-sparse"] = partial(semi_sparse_products, compressed_bytes=wanted.semi_sparse, narrow=narrow)
     return {
+        **sparse,
         **({"grouped": grouped_products} if wanted.narrow_kernels else {}),
         **({"collectives": partial(collective_sums, adds=wanted.adds)} if wanted.adds is not None else {}),
         "decompose": partial(decompose, lowers=lambda node: wanted.lowers(node, narrow)),

@@ -69,6 +69,7 @@ class Product:
 
     # NVIDIA promises the same bits for the same way on the same GPU, as long as each stream has its own workspace.
     deterministic = True
+    is_sorted = True  # the candidates: the most promising ones come first
 
     def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: BlasHandle) -> None:
         self.spec = spec

@@ -123,8 +123,10 @@ class CudaDevice(CompilingDevice):
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> KernelProgram:
         libraries = self.context.libraries
-        guess = None if libraries is None else libraries.choices.guess
-        return gpu_program(graph, updates, options, constants, guess)
+        if libraries is None:
+            return gpu_program(graph, updates, options, constants)
+        guess, compressed_bytes = libraries.choices.guess, libraries.compressed_bytes
+        return gpu_program(graph, updates, options, constants, guess, semi_sparse=compressed_bytes)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """As the libraries want it, and as the matrix units read images too."""

@@ -90,6 +90,7 @@ class _Planned(ABC):
     """
 
     deterministic = True  # others are never selected
+    is_sorted = True  # the candidates: the most promising ones come first
     spec: Any
     what: str
 

@@ -28,6 +28,7 @@ from ...compiler.ir.kernel import Kernel
 from ...compiler.ir.program import KernelProgram
 from ...compiler.ir.storage import ARENA, KEPT, nbytes
 from ...compiler.lowering import has_external_ops
+from ...compiler.passes.semi_sparse_products import CompressedBytes
 from ...compiler.store import kept
 from ...errors import RunError
 from ...graph.graph import Graph
@@ -157,7 +158,13 @@ class CudaExecutable:
         """Its kernels, calls and memory plan, planned again on demand."""
         libraries = self.context.libraries
         collecting = None if libraries is None else libraries.choices.collecting
-        return gpu_program(self.graph, self.updates, self.options, self.constants, self._judge, collecting)
+        return gpu_program(
+            self.graph, self.updates, self.options, self.constants, self._judge, collecting, self._compressed_bytes
+        )
+
+    @property
+    def _compressed_bytes(self) -> CompressedBytes | None:
+        return None if self.context.libraries is None else self.context.libraries.compressed_bytes
 
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
         return self.context.libraries is not None and self.context.libraries.judge(kernel, wanted)
@@ -202,7 +209,7 @@ class CudaExecutable:
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
-        return gpu_passes(self.graph, self.options, self.updates)
+        return gpu_passes(self.graph, self.options, self.updates, self._compressed_bytes)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""

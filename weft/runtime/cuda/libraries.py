@@ -7,25 +7,42 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Any
 
+from ...compiler.gpu.compile import ALIGNED
 from ...compiler.gpu.vendor.claims import Claim
-from ...compiler.gpu.vendor.specs import BYTES, SCALES, AttentionSpec, ConvSpec, ProductSpec, Spec, Unsupported, to_json
+from ...compiler.gpu.vendor.specs import (
+    BYTES,
+    SCALES,
+    AttentionSpec,
+    CompressionSpec,
+    ConvSpec,
+    ProductSpec,
+    Spec,
+    Unsupported,
+    to_json,
+)
 from ...compiler.ir.kernel import Kernel
 from ...compiler.store import cache
+from ...dtypes import DType
 from ...errors import RunError, UserError
-from . import blas, dnn
+from . import blas, dnn, sparse_blas
 from .driver import Gpu, OutOfMemory
-from .measure import Choices, filled, seconds
+from .measure import GAIN, Choices, filled, seconds
 from .memory import DeviceMemory
 
 MEASURED = 5  # algorithms of a library that are measured
+SPARSE_PACKAGE = "nvidia-cusparselt-cu13"
+SPARSE_CAPABILITY = 80  # from which GPUs have sparse tensor cores
 COMPILED = 1  # of them that the library compiles first, which takes a second each
 
 
 class Libraries:
-    """cuBLASLt and cuDNN on one GPU."""
+    """cuBLASLt, cuDNN and cuSPARSELt on one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -34,7 +51,7 @@ class Libraries:
         versions = [
             f"{name} {h.version}" for name, h in (("cuBLASLt", self._blas), ("cuDNN", self._dnn)) if h is not None
         ]
-        self.key = f"{gpu.name} {', '.join(versions)}"
+        self.key = f"{gpu.name} {', '.join([*versions, f'cuSPARSELt {_installed(SPARSE_PACKAGE)}'])}"
         self.choices = Choices(gpu, self.ready, self.key)
 
     def judge(self, kernel: Kernel, wanted: Claim) -> bool:
@@ -49,7 +66,7 @@ class Libraries:
         return self._ready[spec]
 
     def _chosen(self, spec: Spec) -> Any:
-        if (self._blas if isinstance(spec, ProductSpec) else self._dnn) is None:
+        if self._handle(spec) is None:
             raise Unsupported("the library is not installed")
         asked = self._asked(spec)
         key = f"way {self.key} {to_json(spec)}"
@@ -66,26 +83,76 @@ class Libraries:
         asked.select(best)
         return asked
 
+    def _handle(self, spec: Spec) -> Any:
+        """The library that a call is for, opened; None if it cannot be had."""
+        if _is_sparse(spec):
+            return self._sparse
+        return self._blas if isinstance(spec, ProductSpec) else self._dnn
+
+    @cached_property
+    def _sparse(self) -> sparse_blas.SparseHandle | None:
+        """cuSPARSELt, which is opened when a program has a weight of 2:4 sparsity."""
+        found: sparse_blas.SparseHandle | None = _opened(
+            sparse_blas.handle, self.gpu, "Until then such weights are multiplied as dense ones."
+        )
+        return found
+
+    def compressed_bytes(self, rows: int, outputs: int, inputs: int, dtype: DType) -> int:
+        """The bytes of a weight of 2:4 sparsity, (outputs, inputs), that is multiplied compressed; 0 if its dense product is faster."""
+        if self.gpu.capability < SPARSE_CAPABILITY:
+            return 0
+        self.gpu.enter()
+        if self._sparse is None:
+            return 0
+        name = dtype.name
+        dense = ProductSpec(
+            1, rows, outputs, inputs, (rows * inputs, inputs, 1), (outputs * inputs, 1, inputs), name, name, name
+        )
+        key = f"compressed {self.key} {to_json(dense)}"
+        known = cache().get(key)
+        if known is None:
+            try:
+                known = json.dumps(self._faster_compressed(dense)).encode()
+            except OutOfMemory:  # no memory to measure with: keep no result
+                return 0
+            cache().put(key, known)
+        return int(json.loads(known))
+
+    def _faster_compressed(self, dense: ProductSpec) -> int:
+        """The bytes of the compressed second operand of a product, or 0 if that is not faster."""
+        assert self._sparse is not None
+        try:
+            size, _ = self._sparse.compressed_bytes(dense.n, dense.k, dense.a_dtype)
+            size += -size % ALIGNED
+            self.ready(CompressionSpec(dense.n, dense.k, dense.a_dtype, size))
+            seconds = self.seconds(replace(dense, compressed=size))
+        except Unsupported:
+            return 0
+        return size if seconds < GAIN * self.seconds(dense) else 0
+
     def _asked(self, spec: Spec) -> Any:
+        if isinstance(spec, CompressionSpec):
+            return sparse_blas.WeightCompression(spec, spec.workspace, self._handle(spec))
         if isinstance(spec, ProductSpec):
-            return blas.Product(spec, spec.workspace, self._blas)
+            made = sparse_blas.SparseProduct if spec.compressed else blas.Product
+            return made(spec, spec.workspace, self._handle(spec))
         if isinstance(spec, AttentionSpec):
             return dnn.Attention(spec, spec.workspace, self._dnn)
         return dnn.Convolution(spec, spec.workspace, self._dnn)
 
     def seconds(self, spec: Spec) -> float:
         """How long the fastest way takes."""
-        asked, buffers = self.ready(spec), [filled(self.gpu, size) for size in _sizes(spec)]
+        asked, buffers = self.ready(spec), self._buffers(spec)
         return self._seconds(asked, [buffer.address for buffer in buffers])
 
     def _fastest(self, asked: Any) -> int:
         """The number of the way that takes the least time, of the most promising ones."""
-        buffers = [filled(self.gpu, size) for size in _sizes(asked.spec)]
+        buffers = self._buffers(asked.spec)
         addresses = [buffer.address for buffer in buffers]
         times: dict[int, float] = {}
         compiled = 0
         for number in range(asked.candidates):
-            if len(times) == MEASURED:
+            if len(times) == MEASURED and asked.is_sorted:
                 break
             compiled += (made := asked.compiles(number))
             if made and compiled > COMPILED:
@@ -99,18 +166,42 @@ class Libraries:
             raise Unsupported("no way can be run")
         return min(times, key=lambda n: times[n])
 
+    def _buffers(self, spec: Spec) -> list[DeviceMemory]:
+        """Memory to measure with: of each argument."""
+        buffers = [filled(self.gpu, size, isinstance(spec, CompressionSpec)) for size in _sizes(spec)]
+        if isinstance(spec, ProductSpec) and spec.compressed:
+            compression = CompressionSpec(spec.n, spec.k, spec.b_dtype, spec.compressed)
+            asked, [dense, packed] = self.ready(compression), self._buffers(compression)
+            workspace = DeviceMemory(self.gpu, asked.workspace)
+            asked.run([dense.address, packed.address], workspace.address, self.gpu.stream)
+            self.gpu.wait()
+            buffers[spec.arguments.index("b")] = packed
+        return buffers
+
     def _seconds(self, asked: Any, addresses: list[int]) -> float:
         workspace = DeviceMemory(self.gpu, asked.workspace)
         return seconds(self.gpu, lambda: asked.run(addresses, workspace.address, self.gpu.stream))
 
 
-def _opened(handle: Any, gpu: Gpu) -> Any:
-    """A library's handle; None, and a word about it, if it cannot be had."""
+def _opened(handle: Any, gpu: Gpu, until: str = "Until then weft's own kernels do all the work.") -> Any:
+    """A library's handle; None, and a warning, if it cannot be had."""
     try:
         return handle(gpu.number)
     except UserError as error:
-        warnings.warn(f"{error.message} Until then weft's own kernels do all the work.", stacklevel=4)
+        warnings.warn(f"{error.message} {until}", stacklevel=4)
         return None
+
+
+def _installed(package: str) -> str:
+    """The version of a package, "" if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _is_sparse(spec: Spec) -> bool:
+    return isinstance(spec, CompressionSpec) or (isinstance(spec, ProductSpec) and spec.compressed > 0)
 
 
 def _sizes(spec: Spec) -> list[int]:
@@ -120,10 +211,12 @@ def _sizes(spec: Spec) -> list[int]:
     if isinstance(spec, ConvSpec):
         types = [spec.dtype] * (len(spec.arguments) - 1) + [spec.result_dtype]
         return [prod(spec.sizes(name)) * BYTES[t] for name, t in zip(spec.arguments, types, strict=True)]
+    if isinstance(spec, CompressionSpec):
+        return [spec.rows * spec.columns * BYTES[spec.dtype], spec.compressed]
     result = spec.batch * spec.m * spec.n * BYTES[spec.c_dtype]
     known = {
         "a": _extent(spec.batch, spec.m, spec.k, spec.a_strides) * BYTES[spec.a_dtype],
-        "b": _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype],
+        "b": spec.compressed or _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype],
         "bias": spec.n * BYTES[spec.c_dtype],
         **dict.fromkeys(("residual", "sum"), result),
         **dict.fromkeys(SCALES, BYTES["float32"]),

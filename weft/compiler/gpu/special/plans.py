@@ -13,7 +13,7 @@ from ...ir.plan import Plan, PlanPhase
 from ..attention import plans as attention
 from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
-from . import collectives, scatter, slice_update, sort
+from . import collectives, scatter, semi_sparse, slice_update, sort
 from . import cumulative as cumulate
 
 
@@ -28,7 +28,7 @@ class OwnKernels(Protocol):
 METHODS = ("phases", "scratch_tensors", "write")
 KERNELS: dict[str, OwnKernels] = {
     "argsort": sort, "top_k": sort, "scatter": scatter, "update_slice": slice_update, "cumsum": cumulate, "cumprod": cumulate,
-    "attention": attention, "attention_gradients": attention,
+    "attention": attention, "attention_gradients": attention, "compress_semi_sparse": semi_sparse,
     **dict.fromkeys(
         ("all_reduce", "all_reduce_bucket", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift", "axis_index"), collectives,
     ),

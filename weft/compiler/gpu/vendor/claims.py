@@ -24,6 +24,7 @@ from ..anchors import (
     is_filter_gradient,
     is_grouped,
     is_product,
+    is_semi_sparse,
     of_integers,
 )
 from ..attention.claims import attention_spec
@@ -31,7 +32,7 @@ from ..attention.problem import AttentionProblem
 from ..compile import ALIGNED
 from ..kernel_utils import scratch_tensor
 from .epilogues import Epilogue, epilogue, only_store, scaling, unnarrowed
-from .specs import FLOAT8, ConvSpec, ProductSpec, Spec, filter_order, supported
+from .specs import FLOAT8, CompressionSpec, ConvSpec, ProductSpec, Spec, filter_order, supported
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Claim:
     more: tuple[Node, ...] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is of
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     kept: bool = False  # the bias is a constant: its copy is made once, for many runs
+    source: Node | None = None  # a tensor that only this kernel knows, and that is read instead of the operands
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
     by_name: bool = False  # the user asked for this library: it need not be the fastest
@@ -51,6 +53,8 @@ class Claim:
     @property
     def library(self) -> str:
         """Its name among algorithms."""
+        if isinstance(self.spec, CompressionSpec) or (isinstance(self.spec, ProductSpec) and self.spec.compressed):
+            return "CUSPARSELT"
         return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
 
     @property
@@ -66,6 +70,8 @@ class Claim:
 
     def operands(self, views: Sequence[View]) -> list[View | Node]:
         """What it reads as its first arguments: the operands as they lie, or a copy."""
+        if self.source is not None:
+            return [self.source]
         return [view if n == 0 or self.filter is None else self.filter for n, view in enumerate(views)]
 
 
@@ -95,9 +101,13 @@ def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
         return _attention(kernel)
     if is_grouped(anchor):
         return []  # no library reads such weights
+    if anchor.op.name == "compress_semi_sparse":
+        return [_compression(anchor)]
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
     describe = _product if is_product(anchor) else _convolution
+    if is_semi_sparse(anchor):  # its results are of the type of its operands
+        dtype, result = anchor.dtype, result if result is not None and result.dtype is anchor.dtype else None
     spec = describe(kernel, dtype, tf32)
     if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
         return []
@@ -117,6 +127,19 @@ def _attention(kernel: Kernel) -> list[Claim]:
         return []
     *more, last = (problem.results[name] for name in sorted(problem.results))
     return [Claim(spec, last, True, tuple(more))]
+
+
+def _compression(anchor: Node) -> Claim:
+    """The compression of a weight with 2:4 sparsity, which another phase expands first."""
+    values, [size] = anchor.inputs[0], anchor.shape
+    rows, columns = values.shape[0], 2 * values.shape[1]
+    return Claim(CompressionSpec(rows, columns, values.dtype.name, size), anchor, True, source=expanded_weight(anchor))
+
+
+def expanded_weight(anchor: Node) -> Node:
+    """Memory for the dense weight that is compressed."""
+    values = anchor.inputs[0]
+    return scratch_tensor("expanded", anchor, (values.shape[0], 2 * values.shape[1]), values.dtype)
 
 
 def _filter_copy(kernel: Kernel) -> Node | None:
@@ -140,6 +163,8 @@ def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
     if done is None or asked is None:
         return None
     dtype = done.store.dtype if isinstance(asked, ProductSpec) else kernel.views[0].base.dtype
+    if is_semi_sparse(anchor_of(kernel)) and done.store.dtype is not dtype:
+        return None
     if any(node is not None and not (node.dtype is done.store.dtype is dtype) for node in (done.residual, done.sum)):
         return None  # they must be like the result; and as for a bias, there are kernels for the operands' type only
     given = [node for node in (done.bias, done.residual, done.sum) if node is not None]
@@ -222,6 +247,11 @@ def _product(kernel: Kernel, dtype: DType, tf32: bool) -> ProductSpec | None:
     assert anchor is not None
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
+    if is_semi_sparse(anchor):
+        name, size = a.base.dtype.name, anchor.inputs[1].shape[0]
+        return ProductSpec(
+            batch, m, n, k, _three(a.strides), (k * n, 1, k), name, name, dtype.name, compressed=size, alignment=_alignment(a, b),
+        )  # fmt: skip
     left, right = _three(a.strides), _three(b.strides)
     types = a.base.dtype.name, b.base.dtype.name
     if anchor.op.name in LINES_OF_K:

@@ -23,6 +23,7 @@ _CONVERTED = ("float16", "bfloat16", "float32", "float64")  # types whose produc
 PRODUCT_EPILOGUES = (
     "", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh", "gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh",
 )  # fmt: skip
+COMPRESSED_EPILOGUES = ("", "bias", "relu", "bias_relu")  # of products with a compressed operand
 SCALES = ("scale_a", "scale_b")  # float32 numbers that a product of 8-bit floats is multiplied by
 CONV_EPILOGUES = ("bias", "residual", "relu")  # any of them, in this order
 _CONV_ARGUMENTS = {
@@ -61,6 +62,7 @@ class ProductSpec:
     tf32: bool = False  # multiply float32 in the reduced precision of tensor cores
     factor: float = 1.0  # of the product of 8-bit floats, and as many numbers in memory
     scales: int = 0
+    compressed: int = 0  # bytes of b where it has 2:4 sparsity along k and cuSPARSELt has compressed it; 0: b is dense
     alignment: int = ALIGNED  # bytes that all addresses are multiples of
     workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
 
@@ -84,6 +86,20 @@ class ProductSpec:
     @property
     def has_sum(self) -> bool:
         return self.epilogue.endswith("sum") or self.epilogue.startswith("dgelu")
+
+
+@dataclass(frozen=True)
+class CompressionSpec:
+    """A matrix with 2:4 sparsity, (rows, columns) without gaps, in the form that cuSPARSELt multiplies: opaque, and of one kind of GPU."""
+
+    rows: int
+    columns: int
+    dtype: str
+    compressed: int  # bytes of the result
+    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+
+    arguments = ("dense", "compressed")
+    tf32 = False
 
 
 @dataclass(frozen=True)
@@ -192,8 +208,10 @@ class AttentionSpec:
         return (1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))) * (4 if argument == "stats" else 2)
 
 
-Spec = ProductSpec | ConvSpec | AttentionSpec
-_KINDS: dict[str, type[Spec]] = {"product": ProductSpec, "convolution": ConvSpec, "attention": AttentionSpec}
+Spec = ProductSpec | ConvSpec | AttentionSpec | CompressionSpec
+_KINDS: dict[str, type[Spec]] = {
+    "product": ProductSpec, "convolution": ConvSpec, "attention": AttentionSpec, "compression": CompressionSpec,
+}  # fmt: skip
 
 
 def filter_order(rank: int) -> tuple[int, ...]:
@@ -216,8 +234,8 @@ def from_json(text: str) -> Spec:
 
 def supported(spec: Spec) -> bool:
     """Whether a library may have a kernel for it: as far as that is known without asking."""
-    if isinstance(spec, AttentionSpec):
-        return True  # asked for only where cuDNN may have a kernel
+    if isinstance(spec, AttentionSpec | CompressionSpec):
+        return True  # asked for only where the library may have a kernel
     return _product_supported(spec) if isinstance(spec, ProductSpec) else _convolution_supported(spec)
 
 
@@ -237,6 +255,8 @@ def lines(rows: int, columns: int, row_stride: int, column_stride: int) -> tuple
 def _product_supported(spec: ProductSpec) -> bool:
     if not all(0 < size <= _COUNTABLE for size in (spec.batch, spec.m, spec.n, spec.k)):
         return False
+    if spec.compressed:
+        return spec.epilogue in COMPRESSED_EPILOGUES and not spec.residual and spec.a_strides[1:] == (spec.k, 1)
     if lines(spec.m, spec.k, *spec.a_strides[1:]) is None or lines(spec.k, spec.n, *spec.b_strides[1:]) is None:
         return False
     if spec.epilogue not in PRODUCT_EPILOGUES or (spec.epilogue and spec.a_dtype == "float64"):
