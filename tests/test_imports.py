@@ -31,6 +31,7 @@ LAYERS = [
     ["signals"],
     ["timeline"],
     ["nvml"],
+    ["device_names"],
     ["knobs"],
     ["dtypes"],
     ["options"],
@@ -116,7 +117,7 @@ def read_imports(root: Path) -> ImportGraph:
         for part in (path, path.with_suffix(".pyi")):
             if part.exists():
                 reader = ImportReader(module, part, root, files)
-                reader.visit(ast.parse(part.read_bytes(), filename=str(part)))
+                reader.read(part)
                 imports += reader.found
                 if part == path:
                     classes[module] = reader.classes
@@ -138,6 +139,9 @@ def height_of(module: str) -> int | None:
     return TOP_HEIGHT if package == TOP else HEIGHT_OF_PACKAGE.get(package)
 
 
+CALLS = ("import_module", "__import__", "registered_by")
+
+
 class ImportReader(ast.NodeVisitor):
     """Collects the imports of weft modules in one file."""
 
@@ -148,6 +152,18 @@ class ImportReader(ast.NodeVisitor):
         self.function_depth = 0
         self.found: list[Import] = []
         self.classes: list[str] = []
+        self.looks_at_calls = True
+
+    def read(self, path: Path) -> None:
+        """Expressions, which are most of a file, are visited only if one of them could import a module by its name."""
+        text = path.read_text(encoding="utf-8")
+        self.looks_at_calls = any(name in text for name in CALLS)
+        self.visit(ast.parse(text, filename=str(path)))
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if self.looks_at_calls or isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                self.visit(child)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.function_depth += 1

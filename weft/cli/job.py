@@ -14,7 +14,7 @@ from ..errors import RunError, UserError
 from ..jobs.events import Event, latest
 from ..jobs.profiles.settings import PROFILE_OPTIONS, PROFILE_SETTINGS
 from ..jobs.queue.job_queue import JobQueue
-from ..jobs.queue.needs import GPU, PRIORITIES
+from ..jobs.queue.needs import CPU, GPU, PRIORITIES
 from ..jobs.queue.plan import HOUR, RunnerSlots, queue_plan, read_slots
 from ..jobs.queue.record import FAILED, WAITING, JobRecord
 from ..jobs.queue.runner import Runner
@@ -338,6 +338,6 @@ def needs_text(one: JobView) -> str:
     """What a job needs of the machine."""
     needs = one.needs
     if needs.slot != GPU:
-        return "a CPU slot" if needs.slot == "cpu" else "a task slot"
+        return "a CPU slot" if needs.slot == CPU else "a task slot"
     memory = "all memory" if needs.memory is None else f"{needs.memory / 1e9:.1f} GB"
     return f"{needs.device or (f'{needs.gpus} GPUs' if needs.gpus > 1 else '1 GPU')}, {memory}"

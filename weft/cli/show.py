@@ -89,7 +89,7 @@ def devices(words: Sequence[str]) -> None:
         return
     print(f"cpu: {facts['cpu']}, {counted(thread_count(), 'thread')}, vectors of {facts['vector_bits']} bits")
     for device in found:
-        if device.name != "cpu":
+        if not device.is_host_processor:
             described = device.about()
             what, how = gpus.get(device.name, ("for checks" if described == device.name else described, None))
             now = "" if how is None else f"; now {how}"

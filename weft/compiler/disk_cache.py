@@ -1,7 +1,7 @@
 """The object cache: compiled code on disk, so that the second run of a program does not compile.
 
 A file holds one entry; its name is a hash of the key. Files are verified: one that is truncated, damaged, of another format or of
-another key is ignored, and replaced when its content is made again. Several processes may share a folder. Errors of the file system,
+another key is ignored, and replaced when its content is compiled again. Several processes may share a folder. Errors of the file system,
 such as a read-only folder or a full disk, only mean that nothing is cached.
 """
 
@@ -26,8 +26,8 @@ _OURS = re.compile(r"[0-9a-f]{40}\.(weft|making|[0-9a-f]{16}\.part)")
 _KEEP = 0.8  # of the limit: evict down to this, so that not every new file evicts an old one
 _UNCHECKED = (
     1 / 64
-)  # of the limit: bytes that a process writes until it measures the folder again, which takes time for every file in it
-_PATIENCE = 120.0  # seconds that a process waits for another one that makes an entry
+)  # of the limit: bytes that a process writes before it measures the folder again, which takes time for every file in it
+_PATIENCE = 120.0  # seconds that a process waits for another one that compiles the same entry
 _written: dict[Path, float] = {}  # bytes since this process measured a folder
 
 
@@ -65,9 +65,8 @@ class ObjectCache:
 
     @contextmanager
     def making(self, key: str) -> Iterator[bool]:
-        """Around the making of an entry: waits while another process or thread makes the same one; whether one did.
-
-        One that takes too long, or was stopped, is not waited for: then both make it. The same where the folder cannot be written to.
+        """Around compiling an entry: waits while another process or thread compiles the same one; returns whether one did. If that one
+        takes too long or was stopped, or the folder is not writable, both compile it.
         """
         path = None if self.folder is None else self.folder / f"{digest(key)}.making"
         try:
@@ -78,7 +77,7 @@ class ObjectCache:
             yield file >= 0 and _wait_for(file)
         finally:
             if file >= 0 and path is not None:
-                _delete(path)  # before it is released: who waits has it open already
+                _delete(path)  # before it is released: processes that wait have it open already
                 os.close(file)
 
     def size(self) -> tuple[int, int]:
@@ -89,15 +88,15 @@ class ObjectCache:
         return sum(size for _, size, _ in files), len(files)
 
     def clear(self) -> None:
-        """Delete all entries. What else is in the folder stays."""
+        """Delete all entries. Other files in the folder are kept."""
         if self.folder is not None and self.folder.is_dir():
             for _, _, path in _files(self.folder):
                 Path(path).unlink(missing_ok=True)
 
     def _bound(self, folder: Path, new_bytes: int) -> None:
-        """Measure the folder if enough was written since, and delete the least recently used files if it is nearly full."""
+        """Measure the folder if enough has been written, and delete the least recently used files if it is nearly full."""
         unchecked = _UNCHECKED * self.limit_bytes
-        # Short processes measure too, one in so many: the first count begins anywhere.
+        # Short processes must measure sometimes, too: the count of written bytes starts at a random value.
         written = _written.get(folder, random.uniform(0.0, unchecked)) + new_bytes
         _written[folder] = written if written < unchecked else 0.0
         if written >= unchecked:
@@ -167,7 +166,7 @@ def _opened_lock(path: Path) -> int:
 
 
 def _wait_for(file: int) -> bool:
-    """Lock a file; whether somebody else had locked it."""
+    """Lock a file; returns whether another process had locked it."""
     deadline = time.monotonic() + _PATIENCE
     waited = False
     while True:

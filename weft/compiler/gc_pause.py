@@ -1,6 +1,6 @@
 """Pauses Python's cyclic garbage collector during compilation.
 
-Compiling makes many small objects that live until it is done, and the collector would traverse them again and again: a tenth of the
+Compiling creates many small objects that live until it is done, and the collector would traverse them repeatedly: a tenth of the
 time for small networks, a third for deep ones.
 """
 
@@ -13,7 +13,7 @@ from contextlib import ContextDecorator
 
 
 class _GarbageCollectionPause(ContextDecorator):
-    """The collector is shared by all threads: it is paused from when the first begins to compile until the last is done."""
+    """All threads share the collector: it is paused from the time the first one starts to compile until the last one is done."""
 
     def __init__(self) -> None:
         self._lock, self._busy, self._before = threading.Lock(), 0, False

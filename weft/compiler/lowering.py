@@ -38,10 +38,10 @@ class LoweringTable:
     backend: str
     elementwise: dict[str, Any]
     own_kernels: dict[str, Any]
-    functions: Mapping[str, Any]  # elementwise functions of floats that the backend has in a library of its own
+    functions: Mapping[str, Any]  # elementwise functions of floats that the backend takes from a library
     # dtypes, by the names of ops that can be decomposed
     unsupported: Mapping[str, Collection[str]] = field(default_factory=dict)
-    methods: tuple[str, ...] = ()  # of a rule for an op with `own_kernels`, where such a rule is an object
+    methods: tuple[str, ...] = ()  # the type of rules for ops with `own_kernels`, if such rules are objects
 
     def lowers(self, op: Op) -> bool:
         """Whether the backend compiles an op without decomposing it."""

@@ -1,4 +1,4 @@
-"""The store of compiled code. Its keys hold the sources that code is made by and what the backend says its code depends on.
+"""The store of compiled code. Its keys contain the sources of the code generator and what the backend declares its code to depend on.
 
 Code comes from the cache on disk, or from a `CodeBundle`: compiled code that came with a saved program and is used while that program
 lives. `recording` collects the code that programs use, which makes such a bundle.
@@ -25,7 +25,7 @@ _record: ContextVar[dict[str, bytes] | None] = ContextVar("record of compiled co
 
 
 class CodeBundle:
-    """Compiled code by the digest of its key. It is found by `kept` as long as this object lives."""
+    """Compiled code by the digest of its key. `kept` finds it as long as this object exists."""
 
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self.contents = dict(contents)
@@ -46,7 +46,7 @@ def cache_folder() -> Path | None:
 
 
 def compiler_version() -> str:
-    """What turns a graph into code: a digest of the sources, and the thresholds that a test has changed."""
+    """The identity of the compiler: a digest of its sources, and the thresholds that a test has changed."""
     return f"{_sources_digest()} {thresholds.changed()}"
 
 
@@ -60,7 +60,7 @@ def _sources_digest() -> str:
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """The content of a key, from a bundle, from the cache, or made now."""
+    """The content of a key, from a bundle, from the cache, or compiled now."""
     full = f"{compiler_version()}\n{key}"
     record = _record.get()
     if record is None and _bundles:
@@ -83,8 +83,8 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
 
 @contextmanager
 def recording() -> Iterator[dict[str, bytes]]:
-    """Collects the code that is used inside the `with` block, by the digest of its key. Code of bundles is not used meanwhile: what is
-    recorded was made on this machine.
+    """Collects the code that is used inside the `with` block, by the digest of its key. Code of bundles is not used meanwhile: everything
+    recorded is compiled on this machine.
     """
     record: dict[str, bytes] = {}
     before = _record.set(record)
@@ -95,5 +95,5 @@ def recording() -> Iterator[dict[str, bytes]]:
 
 
 def is_recording() -> bool:
-    """Whether code is recorded: then what is loaded already must be asked for again."""
+    """Whether code is being recorded: then programs that are loaded already must be requested again."""
     return _record.get() is not None

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..device_names import read_device_name
 from ..errors import UserError
 from ..locks import one_writer
 from ..mesh.world import world
@@ -24,7 +25,7 @@ def with_ranks(settings: Mapping[str, Any]) -> dict[str, Any]:
     size = world().size
     told = {**settings, "parallel": f"data:{size}"} if size > 1 and settings["parallel"] is None else dict(settings)
     device = str(told["device"] or "")
-    if processes_of(told["parallel"]) > 1 and device.startswith("cuda:"):
+    if processes_of(told["parallel"]) > 1 and read_device_name(device).is_one_gpu:
         raise UserError(
             "weft train",
             f"device={device} is one GPU, and each process needs its own. With device=cuda, each has that of its number.",

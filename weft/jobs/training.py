@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import data, nn
 from .. import train as training
+from ..device_names import read_device_name
 from ..errors import RunError, UserError
 from ..io.dataset_names import dataset_name
 from ..ops.convert import asarray
@@ -72,7 +73,7 @@ def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Lis
             settings.get("epochs"),
             str(settings.get("device") or ""),
         )
-        changed: dict[str, Any] = {"device": device} if device.startswith("cuda:") else {}
+        changed: dict[str, Any] = {"device": device} if read_device_name(device).is_one_gpu else {}
         changed |= {"epochs": epochs} if isinstance(epochs, int) and epochs > planned else {}
         resume(run, changed, listener)
     else:

@@ -129,7 +129,7 @@ def _check_given(name: str, options: AttentionOptions, extra: dict[str, Node], s
 
 
 def band(options: AttentionOptions, queries: int, keys: int) -> Iterator[tuple[int, int]]:
-    """The keys (first, last + 1) that each query can attend to, as far as the shapes tell."""
+    """The range of keys (first, last + 1) that each query can attend to, as far as it follows from the shapes."""
     shift = keys - queries if options.align == "lower_right" else 0
     for i in range(queries):
         first = 0 if options.left < 0 else min(keys, max(0, i + shift - options.left))
@@ -156,7 +156,7 @@ def _flops(node: Node) -> int:
 
 
 def _gradients_flops(node: Node) -> int:
-    """Five products: the scores again, and one for each gradient and for that of the weights."""
+    """Five products: the scores, recomputed, and one for each gradient of q, k, v and the weights."""
     return 2 * pairs(node) * (3 * node.inputs[0].shape[3] + 2 * node.inputs[2].shape[3])
 
 
@@ -214,7 +214,7 @@ def _gradients_vjp(
 
 
 def _batched(call: Any, op: Op, *params: Any) -> tuple[Tensor, ...]:
-    """The examples are further rows of the batch, unless each has slopes of its own, or all have the same random numbers."""
+    """The examples are additional rows of the batch, unless each has slopes of its own, or all share the same random numbers."""
     options = AttentionOptions(*params)
     operands = len(call.tensors) - len(options.given)
     apart = any(

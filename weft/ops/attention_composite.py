@@ -24,15 +24,15 @@ from .reduce import max, sum
 from .statistics import softmax
 
 OPTIONS = ("left", "right", "align", "scale", "dropout", "given")
-LOWEST = -1e30  # the score of a key that does not count, where all of a row's may be such: -inf would make nan of them
+LOWEST = -1e30  # the score of a masked key in rows that may be masked entirely, where -inf would give nan
 GIVEN = ("mask", "bias", "lengths", "slopes", "key", "offset", "lse_gradient")  # further inputs, in this order
 
 
 class AttentionOptions(NamedTuple):
     """The parameters of the attention ops. A query at position p attends to keys from p - left to p + right; -1 is unlimited.
 
-    The position of the first query is 0 (`upper_left`), or such that the last query is aligned to the last key (`lower_right`): of the
-    keys that there are, or of `lengths`. `given` names the inputs that follow.
+    The position of the first query is 0 (`upper_left`), or such that the last query is aligned to the last key (`lower_right`): of all
+    keys, or of the first `lengths`. `given` names the inputs that follow.
     """
 
     left: int
@@ -116,7 +116,7 @@ def _reference_scores(
 
 
 def _reference_kept(shape: tuple[int, ...], options: AttentionOptions, extra: dict[str, np.ndarray]) -> Any:
-    """What dropout multiplies the weights by."""
+    """The factors by which dropout multiplies the weights."""
     if not options.dropout:
         return 1.0
     bits = OPS["random_bits"].reference(extra["key"], extra["offset"], shape)
@@ -139,7 +139,7 @@ def composite(*given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _log_sum_exp(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Over the keys that count; -inf if there are none."""
+    """Over the keys that are not masked; -inf if all are."""
     scores = scores if allowed is None else where(allowed, scores, LOWEST)
     highest = stop_gradient(max(scores, axis=-1, keepdims=True))
     terms = exp(scores - highest)
@@ -174,7 +174,7 @@ def bias_gradient(*given: Any) -> Tensor:
 
 
 def distances(queries: int, keys: int, options: AttentionOptions, extra: dict[str, Tensor]) -> Tensor:
-    """How far each key is from each query: (1 or batch, 1, queries, keys)."""
+    """The distance of each key from each query: (1 or batch, 1, queries, keys)."""
     return abs(_positions(queries, keys, options, extra) - iota(keys))
 
 
@@ -232,7 +232,7 @@ def _ends(lengths: Tensor) -> Tensor:
 
 
 def _scores(q: Tensor, k: Tensor, options: AttentionOptions, extra: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Scores (batch, heads, queries, keys), and which of them count, in a shape that broadcasts to them; None: all."""
+    """Scores (batch, heads, queries, keys), and the mask of those that are used, in a shape that broadcasts to them; None: all."""
     scores = _products(q, k) * options.scale
     queries, keys = q.shape[1], k.shape[1]
     columns, position = iota(keys), _positions(queries, keys, options, extra)

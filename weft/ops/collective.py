@@ -1,11 +1,11 @@
 """Collectives: operations of all processes along an axis of a mesh, as part of the graph.
 
-Every process runs the same program on its own values. A collective gives each of them a result that depends on the values of all; it
-returns when all have come to it, so all must run the same collectives in the same order. Outside of compiled functions it runs
+Every process runs the same program on its own values. The result of a collective depends on the values of all processes. It returns when
+all have called it, so all must run the same collectives in the same order. Outside of compiled functions it runs
 when it is called; inside, the compiler keeps the order.
 
 What is differentiated is either the sum of the losses of all processes (`loss="summed"`: data parallel, each process has examples of its
-own) or one loss that all of them compute alike (`loss="shared"`: model parallel).
+own) or one loss that all of them compute (`loss="shared"`: model parallel).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _BUCKET: Op = Op(
 
 
 def all_reduce_many(tensors: Sequence[Tensor], axis: str) -> list[Tensor]:
-    """The sums of several tensors over all processes along an axis, as one collective: engines may send them together."""
+    """The sums of several tensors over all processes along an axis, as one collective: engines may send them as one message."""
     mesh = meshes.current()
     if mesh.is_single(axis) or not tensors:
         return list(tensors)
@@ -151,7 +151,7 @@ _REDUCE_SCATTER: Op = Op(
 
 
 def reduce_scatter(x: ArrayLike, axis: str, combine: str = "sum") -> Tensor:
-    """The part x[i] of process i, summed over all processes along an axis: a process gets its own part only."""
+    """The part x[i] of process i, summed over all processes along an axis: each process gets only its own part."""
     return _collective(_REDUCE_SCATTER, x, axis, combine, alone=lambda x: x[0])
 
 
@@ -258,14 +258,15 @@ _REPLICATE: Op = Op(
 
 
 def replicate(x: ArrayLike, axis: str) -> Tensor:
-    """x itself, where a value that all processes have alike begins to be used differently by each: its derivative is the sum of theirs."""
+    """x itself, at the point where processes begin to use a value that is equal in all of them differently: its derivative is the sum of
+    theirs."""
     x = as_tensor(x)
     mesh = meshes.current()
     return x if mesh.is_single(axis) else emit(_REPLICATE, (x,), (axis, mesh.axes))
 
 
 def barrier(axis: str) -> None:
-    """Wait until all processes along an axis have come here."""
+    """Wait until all processes along an axis have called this."""
     all_reduce(zeros((), dtype=int64), axis).numpy()
 
 

@@ -87,8 +87,8 @@ def contract(x: Tensor, y: Tensor, a: str, b: str, out: str) -> Tensor:
 def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: DTypeLike | None = None) -> Tensor:
     """The matrix product; leading dimensions are batch dimensions and broadcast.
 
-    `dtype` is that of the sums and of the result, as in NumPy; by default that of the operands. So int8 operands with `dtype="int32"`
-    do not overflow, and are read as int8: CPUs multiply them several times as fast as floats.
+    `dtype` is the dtype of the sums and of the result, as in NumPy; by default that of the operands. So int8 operands with `dtype="int32"`
+    do not overflow, and CPUs multiply them several times as fast as floats.
 
     >>> matmul(as_tensor([[1.0, 2.0]]), as_tensor([[3.0], [4.0]])).tolist()
     [[11.0]]

@@ -3,8 +3,8 @@
     e4m3    1 sign, 4 exponent and 3 mantissa bits, up to 448, no infinities: weights and activations
     e5m2    1 sign, 5 exponent and 2 mantissa bits, up to 57344: numbers of a wider range, such as gradients
 
-as ml_dtypes' float8_e4m3fn and float8_e5m2 have them. Rounding is to the nearest, ties to even; what is too large becomes the largest number. A product
-of two such tensors is written with `from_float8`: on GPUs from compute capability 8.9 its operands are read as they are, and multiplied by the matrix units with
+like float8_e4m3fn and float8_e5m2 of ml_dtypes. Rounding is to nearest, ties to even; values out of range become the largest number. A product
+of two such tensors is written with `from_float8`: on GPUs from compute capability 8.9 the tensor cores multiply the codes themselves, with
 sums in float32. On other devices they are decoded first, which is slow.
 """
 
@@ -31,8 +31,8 @@ DTYPES: dict[str, Any] = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.flo
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 MANTISSA = {"e4m3": 3, "e5m2": 2}
 LEAST_EXPONENT = {"e4m3": -6, "e5m2": -14}  # of normal numbers
-HALF_BITS = 10  # of float16's mantissa, which has the values of both
-TO_HALF = {"e4m3": 256.0, "e5m2": 1.0}  # the exponents of float16 count from another number: 2^(15 - 7)
+HALF_BITS = 10  # of float16's mantissa: float16 has all values of both formats
+TO_HALF = {"e4m3": 256.0, "e5m2": 1.0}  # the exponent of float16 has another bias: 2^(15 - 7)
 NAN = {"e4m3": 0x7F, "e5m2": 0x7E}
 
 
@@ -48,7 +48,9 @@ def to_float8(x: ArrayLike, scale: ArrayLike = 1.0, *, format: Format = "e4m3") 
     most, mantissa = LARGEST[format], MANTISSA[format]
     size = minimum(abs(x), most)
     exponent = maximum(astype(view(size, "int32") >> 23, "int32") - 127, LEAST_EXPONENT[format])
-    step = view((exponent - mantissa + 127) << 23, "float32")  # 2^(exponent - mantissa): between neighbours
+    step = view(
+        (exponent - mantissa + 127) << 23, "float32"
+    )  # 2^(exponent - mantissa): the distance between adjacent numbers
     nearest = round(size / step) * step
     half = astype(copysign(nearest / TO_HALF[format], x), float16)
     bits = view(half, "uint16") >> (HALF_BITS - mantissa)
@@ -59,7 +61,7 @@ def to_float8(x: ArrayLike, scale: ArrayLike = 1.0, *, format: Format = "e4m3") 
 
 @function
 def from_float8(codes: ArrayLike, scale: ArrayLike | None = None, *, format: Format = "e4m3") -> Tensor:
-    """The numbers, in float32, that codes of 8-bit floats stand for; times a scale.
+    """The float32 values of codes of 8-bit floats, times a scale.
 
     >>> from_float8(to_float8([6.0, 0.1], 2.0), 2.0).tolist()
     [6.0, 0.1015625]
@@ -77,7 +79,7 @@ def float8_matmul(
     *,
     formats: tuple[Format, Format] = ("e4m3", "e4m3"),
 ) -> Tensor:
-    """(a scale_a) (b scale_b)^T of codes (..., m, k) and (n, k), as the weights of linear layers lie; sums and result in float32.
+    """(a scale_a) (b scale_b)^T of codes (..., m, k) and (n, k), the layout of a linear layer's weight; sums and result are float32.
 
     >>> float8_matmul(to_float8([[1.0, 2.0]]), to_float8([[0.5, 0.25]]), 10.0).tolist()
     [[10.0]]
@@ -107,7 +109,7 @@ def _reference(codes: np.ndarray, format: str) -> np.ndarray:
 
 
 def _decoded(codes: Tensor, format: str) -> Tensor:
-    """By the bits of float16: the same fields in other places."""
+    """Decode through float16, which has the same fields at other positions."""
     wide = astype(codes, "uint16")
     moved = HALF_BITS - MANTISSA[format]
     half = view(((wide & 0x80) << 8) | ((wide & 0x7F) << moved), "float16")

@@ -1,8 +1,9 @@
 """Weights of 8 or 4 bits with a scale for each group of inputs: W[o, i] = q[o, i] * scale[o, i // group].
 
-The integers of 8 bits are of type int8; those of 4 bits lie two in a byte of type uint8: the lower halves of a group's bytes are its first half, the higher ones its
-second, so that kernels read neighbouring inputs for neighbouring bytes. Integers and scales are listed row by row. `weft.compress.weight_only` makes them. On GPUs,
-products with few rows read them as they are and decode them in registers: such a product is bound by the bytes of its weight. On other devices the weight is
+Integers of 8 bits are int8. Integers of 4 bits are packed in pairs into uint8: the low halves of a group's bytes hold the first half of the
+group, the high ones the second, so adjacent bytes belong to adjacent inputs. Integers and scales are in row-major order.
+`weft.compress.weight_only` makes them. On GPUs, products with few rows decode them in registers, because such a product is bound by the
+bytes of its weight. On other devices the weight is
 computed first.
 """
 
@@ -26,7 +27,7 @@ from .reduce import sum
 
 @function
 def grouped_weight(codes: ArrayLike, scale: ArrayLike, *, bits: int, shape: Shape) -> Tensor:
-    """The weight of this shape, (outputs, inputs), that codes and scales stand for.
+    """The weight of this shape, (outputs, inputs), that codes and scales represent.
 
     >>> grouped_weight(np.array([0x81, 0x70], np.uint8), [0.5, 1.0], bits=4, shape=(1, 4)).tolist()
     [[0.5, -4.0, 0.0, 7.0]]
@@ -98,7 +99,7 @@ def _vjp(g: Tensor, y: Tensor, codes: Tensor, scale: Tensor, bits: int, shape: S
 
 
 def _batched(call: Any, op: Op, bits: int, shape: Shape) -> Tensor:
-    """The batching rule: the rows of all examples' weights are those of one weight."""
+    """The batching rule: the weights of all examples are stacked to the rows of one weight."""
     codes, scale = (reshape(t, (-1,)) for t in call.all())
     rows = emit(op, (codes, scale), (bits, (call.size * shape[0], shape[1])))
     return reshape(rows, (call.size, *shape))

@@ -122,7 +122,7 @@ def isclose(x1: ArrayLike, x2: ArrayLike, *, rtol: float = 1e-5, atol: float = 1
     """Where two values are equal up to a tolerance: |x1 - x2| <= atol + rtol * |x2|."""
     x, y = together("isclose", x1, x2)
     if not x.dtype.is_float:
-        x, y = astype(x, float64), astype(y, float64)  # exact for all that is likely to be compared
+        x, y = astype(x, float64), astype(y, float64)  # exact for all values that are likely to be compared
     near = (abs(x - y) <= abs(y) * rtol + atol) & isfinite(y)
     near = near | (x == y)
     return near | (isnan(x) & isnan(y)) if equal_nan else near

@@ -143,7 +143,7 @@ def local_response_norm(
 
 
 def _one_axis(x: Tensor, axis: int, size: int) -> tuple[Any, ...]:
-    """A window along one axis, centred, that leaves its size as it is."""
+    """A centred window along one axis, padded so that the size does not change."""
     ones = (1,) * x.ndim
     sizes = tuple(size if i == axis else 1 for i in range(x.ndim))
     padding = tuple((size // 2, (size - 1) // 2) if i == axis else (0, 0) for i in range(x.ndim))

@@ -2,7 +2,7 @@
 
     q = saturate(round(x / scale) + zero_point)        x ~ (q - zero_point) * scale
 
-as ONNX defines it: halves are rounded to the even integer, and what does not fit becomes the least or the greatest integer. These
+as ONNX defines it: halves are rounded to the even integer, and values out of range become the smallest or the largest integer. These
 are compositions of other ops, so that they fuse: after a product of 8-bit integers, `requantize` is a part of its kernel.
 """
 
@@ -75,7 +75,7 @@ def requantize(
 def dequantize(
     q: ArrayLike, scale: ArrayLike, zero_point: ArrayLike = 0, *, axis: int | None = None, dtype: DTypeLike = "float32"
 ) -> Tensor:
-    """The floats that quantized integers stand for: (q - zero_point) * scale.
+    """The floats that quantized integers represent: (q - zero_point) * scale.
 
     >>> dequantize(quantize([-1.0, 0.3], 0.5), 0.5).tolist()
     [-1.0, 0.5]

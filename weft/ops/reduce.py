@@ -99,7 +99,7 @@ def _extreme_vjp(g: Tensor, y: Tensor, x: Tensor, axes: Axes) -> tuple[Tensor]:
 
 
 def folded_maximum(x: np.ndarray, axes: Axes) -> Any:
-    """The maximum over axes: like `maximum`, 0.0 is greater than -0.0; of no bools it is False."""
+    """The maximum over axes: like `maximum`, 0.0 is greater than -0.0; the maximum of no bools is False."""
     if x.dtype == bool:
         return np.any(x, axis=axes)
     result = np.maximum.reduce(x, axis=axes)

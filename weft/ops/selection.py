@@ -58,7 +58,7 @@ def _places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
     number = cumulative_sum(astype(chosen, int64)) - 1
     target = where(
         chosen & (number < size), number, size
-    )  # unselected elements are written to an extra slot at the end
+    )  # elements that are not selected are written to an extra slot at the end
     table = scatter(zeros(size + 1, dtype=int64), iota(chosen.size), [target], (0,), "set")
     return cut(table, 0, 0, size), iota(size) < sum(astype(chosen, int64))
 

@@ -58,7 +58,7 @@ def _top_k(x: np.ndarray, axis: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _top_k_vjp(gs: Sequence[Tensor], ys: Sequence[Tensor], x: Tensor, axis: int, k: int) -> tuple[Callable[[], Tensor]]:
-    """What belongs to a selected element goes back to its place."""
+    """Move the gradients of the selected elements back to their positions."""
     return (lambda: scatter(zeros_like(x), gs[0], grid_along(ys[1], axis), tuple(range(x.ndim)), "add"),)
 
 

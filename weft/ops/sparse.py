@@ -1,13 +1,13 @@
 """Products with a sparse weight: only the weights that are kept are stored, and multiplied.
 
-The form is that of compressed sparse rows, for blocks of columns one after the other. Weights are listed by block, then by output, then by column:
+The format is compressed sparse rows (CSR) for each block of columns. Weights are listed by block, then by output, then by column:
 
     starts[b, o]      where the weights of block b and output o begin; they end where those of o + 1 begin, starts[b, o + 1]
     columns[e]        the input of weight e, counted from the start of its block of `block` inputs: two bytes
     values[e]         its value; or, with codes, values[codes[e]]: a codebook, and one byte for each weight
 
-Codes beyond the codebook stand for 0, and columns beyond the block for an input that is 0: what fills up a row. Of a column only so many bits count as `block` has. So
-every content has a meaning, and kernels need no checks. `weft.compress.sparse` makes these tensors.
+Padding has codes beyond the codebook, which mean 0, or columns beyond the block, which mean an input of 0. Only as many low bits of a
+column are used as `block` has. So any content is valid, and kernels need no checks. `weft.compress.sparse` makes these tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .indexing import gather, scatter
 from .movement import concat, reshape, stack, transpose
 from .sorting import searchsorted
 
-MOST_COLUMNS = (1 << 16) - 1  # of a block: one number more stands for none of them
+MOST_COLUMNS = (1 << 16) - 1  # of a block: the next number means padding
 MOST_CODES = 256
 
 
@@ -78,14 +78,14 @@ def _reference(inputs: tuple[np.ndarray, ...], block: int) -> np.ndarray:
 
 
 def used_bits(block: int) -> int:
-    """A mask of the bits of a column that count: those of the number of columns in a block."""
+    """A mask of the bits of a column that are used: as many as the number of columns in a block has."""
     return (1 << block.bit_length()) - 1
 
 
 def dense_weight(
     values: np.ndarray, columns: np.ndarray, starts: np.ndarray, codes: np.ndarray | None, block: int, inputs: int
 ) -> np.ndarray:
-    """The weight (outputs, inputs) that sparse tensors stand for, in float64."""
+    """The weight (outputs, inputs) that sparse tensors represent, in float64."""
     blocks, outputs = starts.shape[0], starts.shape[1] - 1
     if codes is not None:
         values = np.concatenate([values.astype(np.float64), np.zeros(MOST_CODES - len(values))])[codes]
@@ -106,7 +106,7 @@ def dense_weight(
 
 
 def _places(inputs: Sequence[Tensor], block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each weight its output, its input, and whether both exist. Starts in order are required."""
+    """For each weight its output, its input, and whether both exist. Requires ascending starts."""
     x, _, columns, starts = inputs[:4]
     outputs, (count,) = starts.shape[1] - 1, columns.shape
     entry = iota(count)
@@ -148,7 +148,7 @@ def _vjp(
 
 
 def _values_gradient(g: Tensor, inputs: tuple[Tensor, ...], block: int) -> Tensor:
-    """That of the dense weight, where the weights are; of a codebook, summed over the weights of each value."""
+    """The gradient of the dense weight at the positions of the weights; for a codebook, summed over the weights that share a value."""
     x, values, columns, _, *codes = inputs
     if not columns.shape[0] or not g.shape[1]:
         return zeros(values.shape, dtype=values.dtype)
@@ -161,7 +161,7 @@ def _values_gradient(g: Tensor, inputs: tuple[Tensor, ...], block: int) -> Tenso
 
 
 def _batched(call: Any, op: Op, block: int) -> Tensor:
-    """The batching rule: the rows of all examples are those of one product, unless each example has a weight of its own."""
+    """The batching rule: the rows of all examples form one product, unless each example has a weight of its own."""
     if any(call.mapped[1:]):
         return stack([emit(op, tuple(t[i] for t in call.all()), (block,)) for i in range(call.size)])
     x, *weight = call.tensors

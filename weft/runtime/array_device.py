@@ -32,7 +32,9 @@ class ArrayDevice(Device):
         return Buffer(self, array.shape, dtype, array)
 
     def get(self, buffer: Buffer) -> np.ndarray:
-        with STATE_LOCK:  # not while a program replaces it; from then on the view keeps the memory as it is
+        with (
+            STATE_LOCK
+        ):  # not while a program replaces it; after that, the view keeps the memory from being replaced in place
             content: np.ndarray = buffer.content
             return content.view()
 
@@ -62,7 +64,7 @@ class ArrayDevice(Device):
     def refused_algorithms(self, node: Node) -> dict[str, str]:
         direction, shape = described(node)
         options = self.compile_options()
-        strides = (1,) * (2 + len(shape.kernel))  # what is possible does not depend on them
+        strides = (1,) * (2 + len(shape.kernel))  # whether an algorithm is possible does not depend on strides
         found = compiler.conv_choice.candidates(direction, shape, strides, options)
         return {
             name: compiler.conv_choice.refusal(name, options)

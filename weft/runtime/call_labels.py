@@ -1,4 +1,4 @@
-"""What each call of a program computes, for timelines: its name, and the layer and phase with the largest share of it."""
+"""Labels of a program's calls, for timelines: the name of the call, and the layer and phase with the largest share of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def call_labels(program: KernelProgram) -> list[CallLabel]:
 
 
 def call_label(program: KernelProgram, calls: Sequence[Call]) -> CallLabel:
-    """The label of calls that run as one."""
+    """The label of calls that are merged into one."""
     main = calls[0]
     scope = planning.describe.main_scope(main.kernel)
     sources = planning.describe.sources(main.kernel)

@@ -1,4 +1,4 @@
-"""The collectives of a program. Only one that has some imports the mesh, with its sockets and shared memory."""
+"""The collectives of a program. The mesh, with its sockets and shared memory, is imported only for programs that have some."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from ..timeline import recorded
 from .device import EAGER, STATE_LOCK, Buffer, Device, Executable, NodeProgram
 from .native import LARGE, work
 
-IMPOSSIBLE = 1 << 48  # elements: no machine has memory for so many
-REMEMBERED = 512  # structures of graphs that are counted, and programs that are kept
+IMPOSSIBLE = 1 << 48  # elements: more than the memory of any machine
+REMEMBERED = 512  # the number of graph structures that are counted, and of programs that are kept
 Structure = tuple[Any, ...]
 
 
@@ -30,7 +30,7 @@ class CompilingDevice(Device):
     compiles_collectives = False  # when they are called outside of compiled functions; else they are interpreted
 
     def __init__(self) -> None:
-        # Programs of collectives are kept apart: all processes run the same ones, so what is forgotten is the same in all of them.
+        # Programs with collectives have a cache of their own: all processes run the same ones, so all evict the same ones.
         self._collectives: OrderedDict[Structure, Executable] = OrderedDict()
         self._seen: OrderedDict[Structure, int] = OrderedDict()
         self._compiled: OrderedDict[Structure, Executable] = OrderedDict()
@@ -67,7 +67,7 @@ class CompilingDevice(Device):
     ) -> Executable | None:
         """The executable of a structure, compiled now if it has been seen often enough; None: interpret it.
 
-        Those of collectives are compiled when they are seen first: what one process computes often, another one may not.
+        Programs with collectives are compiled when first seen: processes may differ in how often they compute the others.
         """
         kept = self._collectives if collective else self._compiled
         with self._lock:
@@ -104,14 +104,14 @@ class CompilingDevice(Device):
 def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
     """The structure of a computation, independent of values: a key, and the leaves whose values it needs.
 
-    None if it is not made of nodes that one program could compute; whether their ops can be compiled is for the device to say.
+    None if one program cannot compute it. Whether the ops can be compiled depends on the device.
     """
     number: dict[Node, int] = {}
     leaves: list[Node] = []
     parts: list[Any] = []
     for node in program.order:
         if node.outputs and node in program.wanted:
-            return None  # several results at once are kept by the interpreter only
+            return None  # only the interpreter keeps all results of a node
         entry: list[Any] = [node.op, node.params if node.op is not VARIABLE else None]
         for i in dependencies(node):
             if i not in number:

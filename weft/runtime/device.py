@@ -64,13 +64,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class NodeProgram:
-    """Nodes to compute, each after what it depends on, and those whose values are wanted."""
+    """Nodes to compute, in topological order, and those whose values are returned."""
 
     order: Sequence[Node]
     wanted: Sequence[Node]
 
 
-EAGER = "eager operations"  # the label of an executable that no function was compiled to
+EAGER = "eager operations"  # the label of executables that are not compiled from a function
 
 
 class Executable(Protocol):
@@ -140,18 +140,19 @@ class Device(ABC):
     _known_options: tuple[Any, int] = (
         None,
         -1,
-    )  # the number of the options last looked up, and the state of settings then
+    )  # the cached number of options, and the change count of the settings at that time
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
+    is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
     trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
     dlpack_device: dlpack.DLDevice = (dlpack.CPU, 0)  # where its memory is, as DLPack names it
-    orders_constants = False  # whether filters that are only read lie in `filter_order` too
+    orders_constants = False  # whether constant filters are stored in `filter_order`, too
 
     @property
     def compute_capability(self) -> int | None:
-        """Of an NVIDIA GPU, 90 for 9.0; None for other devices."""
+        """The compute capability of an NVIDIA GPU, 90 for 9.0; None for other devices."""
         return None
 
     @abstractmethod
@@ -164,7 +165,7 @@ class Device(ABC):
 
     @abstractmethod
     def run(self, program: NodeProgram) -> list[Buffer]:
-        """Compute the program's nodes; the values of the wanted ones, in their order.
+        """Compute the program's nodes; returns the values of the wanted ones, in their order.
 
         A node that has a `value` is not computed but read.
         """
@@ -181,7 +182,7 @@ class Device(ABC):
         """Free the memory that programs share. The next run of each allocates what it needs: to measure that, or to shrink."""
 
     def wait(self) -> None:  # noqa: B027 - most devices never leave work behind
-        """Wait until everything is done that was begun here, and raise what went wrong."""
+        """Wait until all work of this device is done, and raise its errors."""
 
     def keep_up(self) -> None:  # noqa: B027
         """Called once per step by loops that read no value: wait until all but the last few steps are done."""
@@ -195,7 +196,7 @@ class Device(ABC):
         return None
 
     def bus(self) -> str | None:
-        """The address of a GPU on the PCI bus, by which its energy counter is found; None of a device that has none."""
+        """The PCI bus address of a GPU, which identifies its energy counter; None for other devices."""
         return None
 
     # --- other libraries ------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class Device(ABC):
         dl_device: dlpack.DLDevice | None,
         copy: bool | None,
     ) -> Any:
-        """A capsule with a value: a copy or, with copy=False, its own memory, marked as read-only. Raises BufferError."""
+        """A DLPack capsule with a value: a copy or, with copy=False, the memory itself, marked as read-only. Raises BufferError."""
         own = None if copy is False else True
         array = self.get(buffer).view()
         array.flags.writeable = False
@@ -228,7 +229,7 @@ class Device(ABC):
         return False
 
     def compile_options(self, precision: DType | None = None) -> CompileOptions:
-        """What a program would be compiled under, were it compiled here and now."""
+        """The options under which a program would be compiled now."""
         return CompileOptions.current(
             self.name,
             self.ignored_settings,
@@ -236,7 +237,7 @@ class Device(ABC):
         )
 
     def options_number(self) -> int:
-        """The number of these options, for keys; it is looked up at every run, and settings rarely change."""
+        """The number of the current options, for cache keys. It is cached, since it is needed at every run and settings rarely change."""
         changes, known = knobs.changes, self._known_options
         if known[0] != changes:
             known = self._known_options = changes, self.compile_options().number
@@ -252,40 +253,40 @@ class Device(ABC):
     def planned_program(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> CompiledProgram:
-        """The kernels, calls and memory plan that the graph would have if it were compiled. No code is generated."""
+        """The kernels, calls and memory plan of the graph, without generating code."""
 
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
-        """What the graph would need if it were compiled."""
+        """The memory that the compiled graph would need."""
         memory = self.planned_program(graph, updates, options, constants).memory
         return Facts(memory.arena, memory.kept, memory.recomputed)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
-        """How the axes of a convolution's filter should follow each other in memory."""
+        """The order of a convolution filter's axes in memory that is best for this device."""
         return tuple(range(rank))
 
     def refused_algorithms(self, node: Node) -> dict[str, str]:
-        """The algorithms that cannot compute a convolution here, by name, and why."""
+        """The algorithms that cannot compute a convolution on this device, by name, with the reason."""
         return {}
 
     def remember_times(self, node: Node, milliseconds: Mapping[str, float]) -> None:  # noqa: B027 - for devices that use them
-        """Note how long each algorithm takes for a convolution, for programs compiled from now on."""
+        """Record how long each algorithm takes for a convolution, for programs compiled later."""
 
     @abstractmethod
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Any:
-        """A value's memory as programs read it, its axes in this order; shared where it is so already."""
+        """A value's memory as programs read it, with its axes in this order; shared if it has that order already."""
 
     @abstractmethod
     def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
-        """The same in memory of its own, and that memory as the content of a buffer."""
+        """The same, copied; and the copy as the content of a buffer."""
 
     def copied_to(self, buffer: Buffer, order: tuple[int, ...] | None, memory: Any) -> Any:
-        """The value copied to this memory, as the content of a buffer; None if it cannot be, or if an address means nothing here."""
+        """The value copied to this memory, as the content of a buffer; None if that is impossible, or if the device has no addresses."""
         return None
 
     def owned(self, buffer: Buffer) -> Any:
-        """The memory of a value that programs may write to in place; None if it is a view, or memory of another library."""
+        """The memory of a value that programs may update in place; None if it is a view, or memory of another library."""
         return None
 
     @abstractmethod
@@ -300,7 +301,7 @@ class Device(ABC):
 
 
 _devices: dict[str, Device] = {}
-_finders: dict[str, Callable[[], list[Device]]] = {}  # of devices that are discovered when one is first requested
+_finders: dict[str, Callable[[], list[Device]]] = {}  # find devices of a kind when one is first requested
 
 
 def register(device: Device) -> Device:
@@ -311,9 +312,8 @@ def register(device: Device) -> Device:
 
 
 def offer(kind: str, find: Callable[[], list[Device]]) -> None:
-    """Make a kind of device known that there may be several of, or none: `kind` is the first, `kind:1` the second.
-
-    They are looked for at the first call of `devices`, or when one is named; a UserError says why there is none.
+    """Register a kind of device of which a machine may have none or several: `kind` is the first, `kind:1` the second. `find` is called by
+    `devices`, or when one is requested by name; it raises a UserError if there is none.
     """
     _finders[kind] = find
     KNOBS["device"].choices.add(kind)
@@ -330,12 +330,12 @@ def _find_in(module: str) -> list[Device]:
     return found
 
 
-EXTENSIONS = "weft.extensions"  # the entry points of packages that bring ops and devices
+EXTENSIONS = "weft.extensions"  # the entry point group of packages that register ops and devices
 _loaded: set[str] = set()
 
 
 def load_extensions() -> bool:
-    """Import the modules that installed packages name as weft's extensions; whether there were new ones."""
+    """Import the modules that installed packages declare as weft's extensions; returns whether there were new ones."""
     from importlib.metadata import entry_points  # takes longer to import than a small program to run
 
     new = [entry for entry in entry_points(group=EXTENSIONS) if entry.value not in _loaded]
@@ -357,12 +357,12 @@ def devices() -> list[Device]:
         try:
             found += find()
         except UserError:
-            pass  # naming such a device raises the reason
+            pass  # requesting such a device by name raises the error
     return found
 
 
 def missing_devices() -> dict[str, str]:
-    """The kinds of devices that this machine has none of, and why."""
+    """The kinds of devices that this machine does not have, with the reason."""
     found = {}
     for kind, find in _finders.items():
         try:

@@ -1,8 +1,8 @@
 """DLPack, as NumPy implements it, for the dtypes and devices that NumPy does not know.
 
 Every capsule is NumPy's or the other library's own, so NumPy keeps memory alive, calls deleters and checks versions. Only the
-description of the memory is written: bfloat16 travels through NumPy as the uint16 of the same bits, and memory of an accelerator as an
-array of the host that is never read, only asked for its address, shape and strides.
+description of the memory is written: bfloat16 is passed through NumPy as uint16 with the same bits, and memory of an accelerator as a host
+array whose elements are never read, only its address, shape and strides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _DLTensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    """The head of a DLManagedTensorVersioned; one of the old protocol begins with its DLTensor."""
+    """The head of a DLManagedTensorVersioned; that of the unversioned protocol begins with its DLTensor."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -93,7 +93,7 @@ class DeviceView:
 
 
 def export_view(view: DeviceView, device: DLDevice, max_version: tuple[int, int] | None, *, is_copied: bool) -> Any:
-    """A capsule with memory of a device. Memory that is not a copy is marked as read-only, which takes a consumer that knows version 1."""
+    """A capsule with memory of a device. Memory that is not a copy is marked as read-only, which requires a consumer that supports version 1."""
     array = np.asarray(view)
     if not is_copied:
         array.flags.writeable = False
@@ -112,7 +112,7 @@ def read_view(source: Any, stream: int, copy: bool | None) -> tuple[np.ndarray, 
 
     The array itself must not be read: its addresses are the device's.
 
-    Work in `stream` sees what the other library has written. The memory is given back when the array is freed.
+    Work in `stream` sees what the other library has written. The memory is released when the array is freed.
     """
     found = _Relabelled(source, copy, stream)
     return found.array(), found.is_read_only
@@ -127,14 +127,14 @@ class _Relabelled:
         self.capsule: Any = None
 
     def array(self) -> np.ndarray:
-        # What an accelerator holds is not copied by NumPy, and `copy` is a question to the other library alone.
+        # NumPy cannot copy memory of an accelerator, so `copy` is passed to the other library only.
         array = np.from_dlpack(self, copy=self.copy if self.stream is None else None)
         if self.stream is not None:
             self.tensor.device_type, self.tensor.device_id = self.device  # its deleter finds what it made
         return array.view(bfloat16.numpy) if self.is_bfloat16 else array
 
     def __dlpack__(self, **settings: Any) -> Any:
-        # The capsule is kept: if NumPy refuses it, it lives until this object goes.
+        # The capsule is kept alive by this object, in case NumPy refuses it.
         self.capsule = self.source.__dlpack__(**settings) if self.stream is None else self._requested()
         self.tensor = tensor = _described(self.capsule)
         self.device = tensor.device_type, tensor.device_id
@@ -147,7 +147,7 @@ class _Relabelled:
         return self.capsule
 
     def _requested(self) -> Any:
-        """A capsule by the present protocol, or by that before versions."""
+        """A capsule by the current protocol, or by the unversioned one."""
         wanted = {} if self.copy is None else {"copy": self.copy}
         try:
             return self.source.__dlpack__(stream=self.stream, max_version=(1, 0), **wanted)

@@ -16,17 +16,14 @@ from .device import Buffer, Device, NodeProgram, device
 
 
 def evaluate(roots: Iterable[Node]) -> None:
-    """Give the roots their values.
-
-    Whatever is computed on the way and may be read again keeps its value too; everything else is forgotten.
-    """
+    """Compute the values of the roots. Intermediate values that may be read again are kept; all others are freed."""
     roots = [root for root in roots if _missing(root)]
     for home in {root.device or device() for root in roots}:
         _run([root for root in roots if (root.device or device()) is home], home)
 
 
 def _missing(node: Node) -> bool:
-    """Whether a node has no value, or one on a device that is not the default any more."""
+    """Whether a node has no value, or one on a device that is no longer the default."""
     return node.value is None or (node.device is None and node.value.device is not device())
 
 
@@ -42,10 +39,10 @@ def _refuse_abstract(order: list[Node]) -> None:
 
 
 def _run(roots: list[Node], home: Device) -> None:
-    """Compute roots that live on one device."""
+    """Compute roots that are all on one device."""
 
     def missing(node: Node) -> Sequence[Node]:
-        # A node that may live anywhere can have been computed elsewhere; then it is computed here again.
+        # A node that belongs to no device may have been computed on another one; then it is computed again.
         inputs = dependencies(node)
         for i in inputs:
             if i.value is not None:
@@ -78,7 +75,8 @@ def _run(roots: list[Node], home: Device) -> None:
 
 
 def _without_streams(order: list[Node], home: Device) -> list[Node]:
-    """The nodes without the keys and positions of random streams, which get their values here: as constants, every draw would be another program."""
+    """The nodes without the keys and positions of random streams, which are evaluated here: as constants, they would make every draw a new
+    program."""
     draws = [node for node in order if node.op.kind == "random"]
     numbers = {i for node in draws for i in node.inputs if i.op is CONST}
     for node in numbers:
@@ -87,7 +85,7 @@ def _without_streams(order: list[Node], home: Device) -> list[Node]:
 
 
 def _held_siblings(order: Sequence[Node]) -> list[Node]:
-    """Further results of ops with several that tensors refer to: they are computed together."""
+    """Other results of ops with several results, if tensors refer to them: they are computed together."""
     several = [node for node in order if node.outputs and not _is_kept_whole(node)]
     parts = [existing(ITEM, (node,), (i,)) for node in several for i in range(len(node.outputs))]
     return [part for part in parts if part is not None and part.holders]
@@ -105,8 +103,8 @@ def _assign_items(node: Node, values: Buffer) -> None:
 def _kept(order: Sequence[Node], roots: set[Node]) -> list[Node]:
     """The nodes whose values may be read again: a tensor refers to them, or a live node outside of this run uses them.
 
-    Constants that no tensor refers to are made again: they are equal in all graphs, and who else uses them would make every run a program
-    of its own.
+    Constants that no tensor refers to are recomputed: all graphs share them, so keeping those that other graphs use would make every run a
+    new program.
     """
     uses = Counter(i for node in order for i in node.inputs)
     return [
@@ -115,7 +113,7 @@ def _kept(order: Sequence[Node], roots: set[Node]) -> list[Node]:
 
 
 def _is_kept_whole(node: Node) -> bool:
-    """Whether all results of a node with several are kept: those of control flow, which runs for long."""
+    """Whether all results of a node are kept: those of control flow, which is expensive to run again."""
     return bool(node.outputs) and node.op.kind == "control"
 
 
@@ -128,7 +126,7 @@ def fetch(node: Node) -> np.ndarray:
 
 
 def _moved(node: Node, target: Device) -> Buffer:
-    """The value of a node on a device. What has none yet and may live anywhere is computed right there."""
+    """The value of a node on a device. A node without a value that belongs to no device is computed on that one."""
     if node.value is None and node.device is None:
         _run([node], target)
     if isinstance(node.value, Buffer) and node.value.device is target:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """The bytes of a program that live during a run, those that stay from run to run, and those that are computed twice to save memory."""
+    """The bytes of a program that are live during a run, those that persist between runs, and those that are computed twice to save memory."""
 
     arena: int
     kept: int
@@ -41,24 +41,24 @@ class Profile:
 
     @property
     def overhead(self) -> float | None:
-        """The share of time that the clock adds to a run; None if it was not measured."""
+        """The share of time that reading the clock adds to a run; None if it was not measured."""
         return self.timed / self.plain - 1.0 if self.plain else None
 
 
 class Roofline(Protocol):
-    """The most that a device can do in a second. A dataclass; printed, it says so."""
+    """The peak rates of a device. A dataclass whose text names them."""
 
     @property
     def bandwidth(self) -> float:
         """Bytes read and written."""
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
-        """The least time for so much work on elements of a size."""
+        """The least time for this work on elements of this size, in seconds."""
 
 
 @dataclass(frozen=True)
 class GpuRoof:
-    """What a GPU can do in a second: products in 16 bits, in TF32 and in float32, and bytes copied."""
+    """The peak rates of a GPU: products in 16 bits, in TF32 and in float32, and memory bandwidth."""
 
     half: float
     tf32: float
@@ -67,7 +67,7 @@ class GpuRoof:
     with_tf32: bool = False  # whether the program may round the operands of products in float32
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
-        """The least time for so much work on elements of a size."""
+        """The least time for this work on elements of this size, in seconds."""
         rate = self.half if itemsize <= 2 else (self.tf32 if self.with_tf32 else self.single) / max(1, itemsize // 4)
         return max(flops / rate, nbytes / self.bandwidth)
 
@@ -78,12 +78,12 @@ class GpuRoof:
 
 @dataclass(frozen=True)
 class Health:
-    """How a device is doing at one moment; None is what it does not tell."""
+    """The state of a device at one moment; None for values that it does not report."""
 
     temperature: int | None  # degrees Celsius
     power: float | None  # watts
     power_limit: float | None
-    busy: int | None  # percent of the last moments in which some kernel ran
+    busy: int | None  # percent of the last sampling period in which a kernel ran
     others: int | None  # bytes of its memory that other processes hold
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .device import device
 
-SHARE = 0.9  # fraction of the free memory that may be used: the rest of the process needs some too
+SHARE = 0.9  # fraction of the free memory that may be used: other parts of the process need some, too
 LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..compiler.ir.program import KernelProgram
 
-LARGE = 1 << 24  # operations: compiled even if they run only once
+LARGE = 1 << 24  # operations: programs with more are compiled even if they run only once
 TIMED = 5  # runs, to know how long one takes
 FORMAT = 2  # version of cached files; a change invalidates old ones
 
@@ -51,7 +51,7 @@ _acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `wi
 
 
 def thread_count() -> int:
-    """How many threads programs run on."""
+    """The number of threads that programs run on."""
     return knobs.threads or usable_cores()
 
 
@@ -62,13 +62,14 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def content(buffer: Any) -> np.ndarray:
-    """The values of a buffer as an array, wherever they are."""
+    """The values of a buffer as an array, whatever device they are on."""
     content = buffer.content
     found: np.ndarray = content if type(content) is np.ndarray else buffer.device.get(buffer)
     return found
 
 
-# Called with memory before a program may write to it: results, the arena, what is kept. Tests fill it with garbage, so that reads of uninitialized memory show.
+# Called with memory before a program writes to it: results, the arena, persistent values. Tests fill it with garbage to find reads of
+# uninitialized memory.
 BEFORE_USE: list[Callable[[np.ndarray], None]] = []
 
 
@@ -102,9 +103,9 @@ def work(nodes: Iterable[Node]) -> int:
 
 @dataclass(frozen=True)
 class NativeFacts(Facts):
-    """What must be known of a program to run it, beside its code."""
+    """What is needed to run a program in addition to its code."""
 
-    symbols: tuple[str, ...]  # of library functions that it calls
+    symbols: tuple[str, ...]  # names of the library functions that it calls
     collectives: str = ""  # the order of its collectives, as numbers of nodes
 
 
@@ -135,7 +136,7 @@ class NativeExecutable:
         self._loaded = compiler.engine.Loaded(code, [*symbols(), *linked])
         self._main = self._loaded.address("main")
         self._team = team(threads)
-        # An error, its value, whether what is kept must be made, and where the mesh of its collectives is.
+        # An error code, its value, whether persistent values must be computed, and the address of the collectives' mesh.
         self._status = (ctypes.c_int64 * 4)(0, 0, 1, self._collectives.mesh.table_address if self._collectives else 0)
         count = len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
@@ -144,7 +145,7 @@ class NativeExecutable:
         self._fill = struct.Struct(f"={count}q").pack_into
         self._arena = _arenas.setdefault(threads, _Arena())
         self._observed = knobs.debug < 2
-        # What the memory of each output must be; None for those that replace an input.
+        # The type of each output's memory; None for outputs that replace an input.
         self._new_outputs = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
 
     def describe(
@@ -155,12 +156,12 @@ class NativeExecutable:
         self.threads = options.threads
         self._timestamped: TimestampedProgram | None = None
         self._times = compiler.conv_choice.times_of(graph)
-        self.constants = constants  # inputs that rarely change: what is prepared of them is kept
+        self.constants = constants  # inputs that rarely change: values prepared from them are kept
         self._place = address_of()
 
     @cached_property
     def facts(self) -> Facts:
-        """The memory that it needs: known with its code, planned for a subclass that compiles none."""
+        """The memory that it needs: stored with its code, or planned in subclasses that compile nothing."""
         with self._as_made():
             return planned(self.graph, self.updates, self.options, self.constants)
 
@@ -171,7 +172,7 @@ class NativeExecutable:
             return compiler.backend.compiled(self.graph, self.updates, self.options, self.constants)
 
     def _as_made(self) -> AbstractContextManager[None]:
-        """Inside, algorithms are chosen by the times that were known when this program was compiled."""
+        """Inside, algorithms are chosen by the times that were recorded when this program was compiled."""
         return compiler.conv_choice.measured_as(self._times)
 
     def passes(self) -> dict[str, Graph]:
@@ -190,7 +191,7 @@ class NativeExecutable:
             return [str(f) for f in compiler.module.write(self.program).module.functions if not f.is_declaration]
 
     def notes(self) -> list[str]:
-        """Which convolutions are not computed by the algorithm that they prefer, and why."""
+        """The convolutions that are not computed by their preferred algorithm, with the reason."""
         with self._as_made():
             anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.kernel == "convolution"]
             found = [compiler.planner.choice(kernel, self.options).note for kernel in anchored]
@@ -198,7 +199,7 @@ class NativeExecutable:
 
     @property
     def workspace_bytes(self) -> int:
-        """The most bytes that one product or convolution takes beside operands and results."""
+        """The largest workspace of a product or convolution, in bytes."""
         return max((plan.workspace for plan in self.program.plans.values()), default=0)
 
     def roof(self) -> Roofline:
@@ -206,7 +207,7 @@ class NativeExecutable:
         return compiler.roofline.roof(self.threads)
 
     def seconds(self, inputs: Sequence[int]) -> float:
-        """How long a run takes on inputs at these addresses: the median of some. State must not be among them: it would change."""
+        """The median time of a run on inputs at these addresses. They must not include state, which would change."""
         assert not self.updates
         times = []
         for _ in range(TIMED + 1):
@@ -216,7 +217,7 @@ class NativeExecutable:
         return sorted(times[1:])[TIMED // 2]  # the first one warms up
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-        """What each of its calls takes, on inputs at these addresses; they are not changed."""
+        """The time of each of its calls, on inputs at these addresses; they are not changed."""
         with self._as_made():
             return profile(self.program, self.options, inputs, repeats)
 
@@ -245,7 +246,7 @@ class NativeExecutable:
         return outputs
 
     def run(self, addresses: Sequence[int], again: bool = True) -> None:
-        """Run it. Without `again`, constants are what they were at the last run, and what was prepared of them is used."""
+        """Run it. Without `again`, constants have not changed since the last run, and the values prepared from them are reused."""
         if not self._observed:
             self._observed = True
             for observe in OBSERVERS:
@@ -271,7 +272,7 @@ class NativeExecutable:
             _release()
 
     def _run_recorded(self, timeline: Timeline) -> None:
-        """The same, with the times of all threads noted."""
+        """The same, recording timestamps of all threads."""
         if self._timestamped is None:
             with recorded(f"prepare the trace of {self.label}", "compile"), self._as_made():
                 self._timestamped = TimestampedProgram(self.program, self.options)
@@ -307,13 +308,13 @@ OBSERVERS: list[Callable[[NativeExecutable, Sequence[int]], None]] = []
 
 
 class _Arena:
-    """Memory for values that live during a run only. Programs run one at a time; those on one team share one."""
+    """Memory for values that are live during a run only. Programs run one at a time; those of one team share an arena."""
 
     def __init__(self) -> None:
         self._memory, self._address = np.empty(0, np.uint8), 0
 
     def address(self, wanted: int) -> int:
-        """So many bytes, for as long as the lock is held."""
+        """Memory of this many bytes, valid while the lock is held."""
         if self._memory.nbytes < wanted + ALIGN:
             self._memory = np.empty(0, np.uint8)  # the old one goes first
             try:
@@ -336,7 +337,7 @@ _arenas: dict[int, _Arena] = {}
 
 
 def release_arenas() -> None:
-    """Free the memory that programs share. The next run of each allocates what it needs: to measure that, or to shrink."""
+    """Free the memory that programs share; their next run allocates it again. Used to measure it, and to shrink it."""
     with STATE_LOCK:
         for arena in _arenas.values():
             arena.release()
@@ -376,14 +377,14 @@ def _code(
 
 
 def collective_order(program: KernelProgram) -> str:
-    """The order of a program's collectives, which must be that of all processes: the numbers of their nodes."""
+    """The order of a program's collectives, as numbers of their nodes; it must be the same in all processes."""
     number = {node: i for i, node in enumerate(program.graph.nodes)}
     anchors = [c.kernel.anchor for c in program.calls if c.kernel.anchor is not None]
     return " ".join(str(number[a]) for a in anchors if a.op.kind == "collective")
 
 
 def _show(program: KernelProgram, module: ir.Module) -> None:
-    """What the settings ask to see of a program that is being compiled."""
+    """Print the stages of a program being compiled that the setting `debug` selects."""
     if knobs.debug >= 3:
         _say(program_text(program))
     if knobs.debug >= 4:

@@ -1,4 +1,4 @@
-"""The device `null`: takes everything and computes nothing. Passes and plans are tested on it without hardware."""
+"""The device `null`: accepts every program and computes nothing. Tests of passes and plans use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .facts import CallTime, Facts, Profile
 if TYPE_CHECKING:
     from ..compiler.ir.program import KernelProgram as CompiledProgram
 
-INSTANT = 1e-9  # seconds: the least that anything takes
+INSTANT = 1e-9  # seconds: the time that is reported for everything
 
 
 class NullDevice(Device):
@@ -84,7 +84,7 @@ class NullRoof:
 
 
 class NullExecutable:
-    """A program that is planned as for one thread of a CPU, and does nothing when it is run."""
+    """A program that is planned for one thread of a CPU and does nothing when it is run."""
 
     where = "no hardware"
     label = EAGER

@@ -1,9 +1,7 @@
-"""Running a compiled program with a clock: what each of its calls takes.
-
-A variant of the program is made in which every thread notes its clock before and after every call. It waits at the same barriers as the program
-itself: one more after each call would add a tenth to a short program on 16 threads. What is done once, such as packing weights that do not change, is done
-before and not part of it. It runs on copies of all memory that it writes to, so
-the values of whoever asks stay as they are, and every run starts from the same ones.
+"""Times of a compiled program's calls. They are measured by a variant of the program in which every thread records a timestamp before and
+after every call. It has the same barriers as the program itself: another one after each call would add a tenth to a short program on 16
+threads. Work that is done once, such as packing constant weights, is done before and not measured. The variant runs on copies of all memory
+that it writes to, so the caller's values do not change and every run starts from the same ones.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ ENOUGH = 0.5  # seconds of them
 def profile(
     program: KernelProgram, options: CompileOptions, inputs: Sequence[int], repeats: int | None = None
 ) -> Profile:
-    """Run a program on inputs at these addresses, several times, with a clock and without. Nothing is written to the inputs."""
+    """Run a program on inputs at these addresses several times, with timestamps and without. Nothing is written to the inputs."""
     run = _IsolatedRun(program, inputs, options)
     for timed in (False, True):
-        run.seconds(timed)  # memory is touched for the first time, threads wake up, constants are prepared
+        run.seconds(timed)  # the first runs map memory, wake threads and prepare constants
     run.prepare_constants = False
     runs: list[np.ndarray] = []
     whole: dict[bool, list[float]] = {False: [], True: []}
     end = time.perf_counter() + ENOUGH
     while len(runs) < (repeats or FEWEST) or (repeats is None and len(runs) < MOST and time.perf_counter() < end):
-        for timed in (False, True):  # in turn, so that other work on the machine meets both
+        for timed in (False, True):  # in turns, so that other load of the machine affects both
             whole[timed].append(run.seconds(timed))
         runs.append(call_ticks(run.stamps))
     ticks = np.median(runs, axis=0)
@@ -58,7 +56,8 @@ def profile(
 
 
 def call_ticks(stamps: np.ndarray) -> np.ndarray:
-    """The ticks of every call, and below those in which each thread worked on it, from the begins and ends that threads noted [threads, calls, 2].
+    """The ticks of every call, and in the next row those in which threads worked on it, from the begin and end timestamps of all threads
+    [threads, calls, 2].
 
     A call lasts from the moment when the slowest thread has done everything before it until that thread has done the call, so calls add up to the
     run. The first begins when all threads are awake. Calls that did not run have no stamps, and take no time.
@@ -86,7 +85,7 @@ def waited(ticks: np.ndarray) -> float:
 
 
 class _IsolatedRun:
-    """A program and its variant that has a clock, with memory of their own for all that they write."""
+    """A program and its variant with timestamps, with memory of their own for everything that they write."""
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], options: CompileOptions) -> None:
         variants = {timed: compiler.module.write(program, timestamps=timed) for timed in (False, True)}
@@ -95,7 +94,7 @@ class _IsolatedRun:
         self._main = {timed: loaded.address("main") for timed, loaded in self._loaded.items()}
         self._team, self._sites = team(options.threads), variants[True].sites
         self._status = np.array([0, 0, 1, 0 if collectives is None else collectives.mesh.table_address], np.int64)
-        self.prepare_constants = True  # what is done once, until constants change
+        self.prepare_constants = True  # work that is done once, until constants change
         self.stamps = np.zeros((options.threads, len(program.calls), 2), np.int64)  # of the last run with a clock
         self._prepare(program, inputs)
 
@@ -116,7 +115,8 @@ class _IsolatedRun:
         self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self.stamps.ctypes.data)
 
     def seconds(self, timed: bool) -> float:
-        """The time of one run from the values that were given; with a clock, `stamps` are the begin and the end of every call in each thread."""
+        """The time of one run on the given values; for the variant with timestamps, `stamps` receives begin and end of every call in each
+        thread."""
         for target, source, size in self._restore:
             ctypes.memmove(target, source, size)
         self.stamps[:] = 0
@@ -144,7 +144,7 @@ def linked_functions(
 def loaded_variant(
     written: Any, optimize: bool, collectives: CollectiveProgram | None = None
 ) -> compiler.engine.Loaded:
-    """The machine code of a variant. It is kept under its own text: then it is certain that its calls are these, in this order."""
+    """The machine code of a variant. Its cache key is its own text, so its calls are certain to be these, in this order."""
     digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
     key = f"timestamped program {digest} optimize {optimize}"
     code = compiler.engine.kept_code(key, lambda: compiler.engine.object_code(written.module, optimize))
@@ -152,7 +152,7 @@ def loaded_variant(
 
 
 def _room(size: int) -> np.ndarray:
-    """Memory that begins on a line of the cache."""
+    """Memory aligned to a cache line."""
     try:
         memory = np.empty(size + 64, np.uint8)
     except (MemoryError, ValueError):

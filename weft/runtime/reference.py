@@ -1,6 +1,6 @@
 """The device `reference`: NumPy runs every op's own definition, one node after the other.
 
-It is the living definition of every op: any other device is right when it agrees with this one. 16-bit floats are
+It defines the results of every op: tests compare all other devices with this one. 16-bit floats are
 stored as such and computed in float32.
 """
 
@@ -83,7 +83,7 @@ def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:
 
 
 def _own(content: Any) -> Any:
-    """A small part of a large array is copied, so that the large one can go. Several results come as a tuple."""
+    """A small part of a large array is copied, so that the large one can be freed. Several results are a tuple."""
     if isinstance(content, tuple):
         return tuple(map(_own, content))
     base = content.base
@@ -91,16 +91,16 @@ def _own(content: Any) -> Any:
 
 
 def compute(node: Node, inputs: Sequence[Any]) -> Any:
-    """The value of one node from the values of its inputs: an array, or a tuple of them."""
+    """The value of one node, given the values of its inputs: an array, or a tuple of arrays."""
     op = node.op
     if not node.inputs and inputs:
-        return inputs[0]  # a parameter takes the value it waited for
+        return inputs[0]  # a parameter whose new value was pending
     if op.widen and node.inputs[0].dtype in _NARROW:
         pairs = zip(inputs, node.inputs, strict=True)
         inputs = [np.asarray(array, np.float32) if i.dtype in _NARROW else array for array, i in pairs]
     try:
         result = op.reference(tuple(inputs), *node.params) if op.arity is None else op.reference(*inputs, *node.params)
-    except WeftError as error:  # blame the line that made the op, not the one that read its value
+    except WeftError as error:  # report the line that created the op, not the one that read its value
         raise type(error)(error.where, error.message, node.source) from None
     except MemoryError:
         raise RunError(op.name, f"there is no memory for a result of type {node.type}.", node.source) from None
@@ -137,7 +137,7 @@ def _value(node: Node, known: dict[Node, Any]) -> Any:
 
 
 def _last_uses(order: Sequence[Node]) -> list[list[Node]]:
-    """For each position, the nodes that nothing after it reads."""
+    """For each position, the nodes that are not read after it."""
     seen: set[Node] = set()
     ends: list[list[Node]] = []
     for node in reversed(order):

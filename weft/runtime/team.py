@@ -1,10 +1,10 @@
-"""The team of threads that runs a native program: one call from Python, all threads at work, no Python in between.
+"""The team of threads that runs a native program: one call from Python starts it on all threads, without Python in between.
 
 A program is a native function `void f(ptr frame, i64 tid, i64 threads, ptr team)` that every thread of the team calls at
 the same time, the caller of `Team.run` as number 0. Between its steps it calls `i64 team.barrier(ptr team, i64 tid,
-i64 threads)`, which returns when all threads have come. If that returns other than 0, which it then does for all of
-them, the program returns at once: a signal's handler raised, and `run` raises that. (Python hears of signals at
-barriers only, so a program should not go without one for long.)
+i64 threads)`, which returns when all threads have reached it. If it returns a value other than 0, which it then does in all threads, the
+program returns at once: a signal handler has raised an exception, which `run` raises again. (Python handles signals at barriers only, so a
+program should not run long without one.)
 
 The workers are Python's daemon threads that enter native code once and stay there. A worker without work first spins,
 since the next call mostly comes within microseconds, then gives its core to whoever wants it, and after a few
@@ -29,18 +29,18 @@ from ..compiler.cpu.team_layout import LINE, OF_LIBC, OF_PYTHON, StopReason, Wor
 from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
 
-# How long a thread waits in each way, in microseconds.
+# How long a waiting thread spins, then yields, before it sleeps, in microseconds.
 SPIN, YIELD = 40, 4_000
 LISTEN = 100_000  # how often a running program lets Python handle its signals
 
 
 class Team:
-    """So many threads, the caller's included. The workers start at the first run, and again in a forked process."""
+    """A team of this many threads, including the caller's. The workers start at the first run, and again in a forked process."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise UserError("team", f"a team has 1 thread or more, got {threads}.")
-        self.threads = threads  # fewer after the first run if the system does not give as many
+        self.threads = threads  # reduced at the first run if the system cannot start as many
         self._enter: Callable[[int, int], int] | None = None
         self._state = 0  # the address of the shared words
         self._starting = threading.Lock()
@@ -75,7 +75,7 @@ class Team:
     def _forked(self) -> None:
         """A forked child has the forking thread only, and the state of the others is unknown."""
         if self._enter is not None:
-            # Stops the program that this very thread may be running, if it was a signal's handler that forked.
+            # Stops the program that this thread is running, if a signal handler forked.
             _words(self._state)[Word.STOP] |= StopReason.FORKED
             self._dismissal.detach()
         self._enter, self._starting = None, threading.Lock()
@@ -87,22 +87,21 @@ def team(threads: int) -> Team:
 
 
 def symbols() -> list[tuple[str, int]]:
-    """What the code of a program is linked with: names and addresses."""
+    """The runtime functions that programs are linked with: names and addresses."""
     return [("team.barrier", _native().barrier), ("team.ticks", _native().ticks)]
 
 
 @cache
 def address_of() -> Callable[[np.ndarray], int]:
-    """A function that tells where an array's elements begin: NumPy's own takes longer than a small program.
-
-    It reads the pointer where NumPy's C interface fixes it to be.
+    """A function that returns the address of an array's elements: NumPy's own takes longer than a small program. It reads the pointer at
+    the offset that NumPy's C interface specifies.
     """
     found, sample = _native().address(), np.zeros(3)
     return found if found(sample) == sample.ctypes.data else lambda array: array.ctypes.data
 
 
 def ticks_per_us() -> float:
-    """How fast the clock of `team.ticks` runs."""
+    """The rate of the clock that `team.ticks` reads."""
     return _native().ticks_per_us
 
 
@@ -125,11 +124,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _start_workers(native: _Native, state: int, count: int) -> int:
-    """Start workers; how many there are. No result depends on their number, so fewer will do."""
+    """Start workers; returns how many there are. No result depends on their number, so fewer are acceptable."""
     for tid in range(1, count + 1):
         try:
             threading.Thread(target=native.work, args=(state, tid), name=f"weft {tid}", daemon=True).start()
-        except RuntimeError:  # there are too many threads, or Python is about to end
+        except RuntimeError:  # there are too many threads, or the interpreter is shutting down
             return tid - 1
     return count
 
@@ -139,11 +138,11 @@ def _words(state: int) -> Any:
 
 
 def _new_state(threads: int, native: _Native) -> int:
-    """New shared words. They are never freed: workers may look at them until the process ends."""
+    """New shared words. They are never freed: workers may read them until the process ends."""
     line = 8 * LINE
     state = -(-int(native.calloc(1, 8 * Word.ALL + line)) // line) * line
     words = _words(state)
-    # Where there are more threads than cores, those that are waited for need the cores.
+    # With more threads than cores, spinning threads would take cores from those that they wait for.
     words[Word.SPIN] = int(SPIN * native.ticks_per_us) if threads <= usable_cores() else 0
     words[Word.YIELD], words[Word.LISTEN] = int(YIELD * native.ticks_per_us), int(LISTEN * native.ticks_per_us)
     native.mutex_init(state + 8 * Word.MUTEX, None)
@@ -158,7 +157,7 @@ def native_code() -> bytes:
 
 
 class _Native:
-    """The native functions, made once and kept for ever: workers are in them when Python cleans up at its end."""
+    """The native functions, created once and never freed: workers still run them when the interpreter shuts down."""
 
     def __init__(self) -> None:
         libc, address, i64 = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_int64
@@ -180,12 +179,12 @@ class _Native:
         return cast(Callable[[int, int], int], _builtin(self._enter, state))
 
     def address(self) -> Callable[[np.ndarray], int]:
-        """A function that tells where an array's elements begin."""
+        """A function that returns the address of an array's elements."""
         return cast(Callable[[np.ndarray], int], _builtin(self._address, None))
 
 
 def _builtin(method: _Method, this: Any) -> Any:
-    """A builtin function of Python, made of native code: a fifth of the cost of a call through ctypes."""
+    """A builtin function of Python with native code: it costs a fifth of a call through ctypes."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(method), this, None)
 
@@ -201,7 +200,7 @@ class _Method(ctypes.Structure):
     )
 
 
-# How such a function is called: with (self, arguments, their number); with (self, argument).
+# Calling conventions of such functions: (self, arguments, their number); (self, argument).
 _METH_FASTCALL, _METH_O = 0x80, 0x08
 
 
@@ -211,7 +210,7 @@ def _native() -> _Native:
 
 
 def _ticks_per_us(ticks: Any) -> float:
-    """The rate of the CPU's clock. The median, since this thread may lose its core while it measures."""
+    """The rate of the CPU's clock: the median, since this thread may be descheduled while it measures."""
 
     def measure() -> float:
         tick, start = ticks(), time.perf_counter_ns()

@@ -1,7 +1,7 @@
-"""Running a compiled program while a timeline is recorded: a variant of it in which every thread notes when each call began and ended.
+"""Runs a compiled program while a timeline is recorded: in a variant of it, every thread records when each call began and ended.
 
-It runs on the same memory and waits at the same barriers as the program itself, so what it computes and how its threads share the
-work are the same; a call costs two reads of the CPU's clock more.
+It runs on the same memory and waits at the same barriers as the program itself, so its results and the division of work between threads are
+the same; each call costs two additional reads of the CPU's clock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TimestampedProgram:
 
 
 class _TeamRun(NamedTuple):
-    """One run: when it was, by the host's clock and by the CPU's, and what its threads noted."""
+    """One run: its time by the host's clock and by the CPU's, and the timestamps of its threads."""
 
     program: TimestampedProgram
     caller: TimelineRow
@@ -60,7 +60,7 @@ class _TeamRun(NamedTuple):
     stamps: np.ndarray
 
     def slices(self) -> Iterator[Slice]:
-        # The CPU's clock runs at a constant rate: between two moments that both clocks know, times are exact.
+        # The CPU's clock has a constant rate: between two moments read on both clocks, times are exact.
         rate = (self.end - self.begin) / max(1, self.last_tick - self.first_tick)
         times = self.begin + np.rint((self.stamps - self.first_tick) * rate).astype(np.int64)
         times = np.clip(times, self.begin, self.end)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.store import recording
+from ..device_names import CPU, CUDA
 from ..errors import UserError
 from ..knobs import knobs
 from ..runtime.team import native_code
@@ -20,7 +21,7 @@ from ..version import __version__
 from .program import load
 from .trust import INDEX, SIGNATURE, entry_of, sign
 
-TARGETS = {"host": "cpu", "cuda": "cuda"}  # the devices that compile for them
+TARGETS = {"host": CPU, CUDA: CUDA}  # the devices that compile for them
 _VERSION = 1
 
 

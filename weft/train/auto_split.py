@@ -68,7 +68,7 @@ def choose_parallel(
 
     `refused` are axes that settings do not go with. A step is profiled on one thread; what ranks cost each other was measured before, or is measured now.
     """
-    if device().name != "cpu":
+    if not device().is_host_processor:
         raise UserError(
             "fit", f"parallel=auto is for CPUs, got {device().name}. Name a split, such as parallel=data:2."
         )

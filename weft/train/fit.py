@@ -25,12 +25,12 @@ from ..nn.module import Module
 from ..parallel.forms import AUTO
 from ..random import seed as set_seed
 from ..records import dataclass
-from ..runtime import device
-from ..signals import Terminated
 from . import memory
 from .auto_split import ParallelChoice, Tell, agreed_choice, choose_parallel
-from .batches import arrays, first_batches, loaders
+from .batches import first_batches, loaders
+from .epoch_loop import EpochLoop
 from .epoch_program import ResidentEpochs
+from .fit_arguments import batch_size, check_arguments, check_folder, check_resident
 from .folder import RunFolder
 from .forecast import output_types
 from .making import Same, TrainingPlan, make
@@ -39,9 +39,11 @@ from .phase import Phase
 from .ranks import Ranks, least_of_all, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training, saved_micro_batches
-from .steps import Steps
-from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
+from .watch import Now, Watch
 from .watched import WatchedExamples
+
+# Arguments that args.yaml does not name.
+NOT_SETTINGS = ("model", "data", "validation", "notes", "on_step", "on_epoch", "on_split")
 
 
 @dataclass
@@ -106,118 +108,52 @@ def fit(
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
     train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
-    others = ("model", "data", "validation", "notes", "on_step", "on_epoch", "on_split")
-    own = {k: v for k, v in locals().items() if k not in others}
+    given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     _check_settings(optimizer, settings)
-    _check_counts(
-        epochs=epochs,
-        keep=keep,
-        freeze=freeze,
-        freeze_layers=freeze_layers,
-        fast_dev_run=fast_dev_run,
-        overfit=overfit,
-        patience=patience or 0,
-    )
-    _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
+    check_arguments(given)
     plan = TrainingPlan(
-        optimizer,
-        rate,
-        loss,
-        metrics,
-        prepare,
-        precision,
-        body,
-        body_rate,
-        settings,
-        label_smoothing,
-        mix,
-        bias_rate,
-        memory,
-    )
+        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate, memory
+    )  # fmt: skip
     plan.check()
-    if alternate_flips and not resident:
-        raise UserError(
-            "fit",
-            "alternate_flips=True requires resident=True: batches from a loader do not say which examples they hold.",
-        )
-    if memory and resident:
-        raise UserError(
-            "fit", "memory= limits a step, and resident=True makes an epoch one program. Leave one of them out."
-        )
+    check_resident(resident, alternate_flips, memory)
     folder = None if fast_dev_run else folder
-    _check_folder(folder, resume)
+    check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
     if parallel == AUTO:
-        if batch == "auto":
-            raise UserError("fit", 'a batch size is required with parallel="auto", got batch="auto".')
-        choice = _automatic(model, data, plan, _number_of(batch), seed, [*refused], on_split)
+        choice = _automatic(model, data, plan, batch, seed, [*refused], on_split)
         parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
-    last = Path(str(folder)) / "state" / "last.safetensors" if resume else None
-    if micro_batches is None and last is not None and last.exists():
-        micro_batches = saved_micro_batches(last)
+    checkpoint = _checkpoint(folder) if resume else None
+    if micro_batches is None and checkpoint is not None:
+        micro_batches = saved_micro_batches(checkpoint)
     ranks = Ranks.of(parallel, micro_batches)
     ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
     with ExitStack() as held:
-        run = _opened(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
+        run = _open_run(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
-        if batch == "auto":
-            batch = least_of_all(find_batch(model, data, plan))
-        train, validation = loaders(data, validation, _number_of(batch), seed)
+        size = least_of_all(find_batch(model, data, plan)) if batch == "auto" else batch_size(batch)
+        train, validation = loaders(data, validation, size, seed)
         if fast_dev_run or overfit:
-            train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
-            validation = (
-                None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
-            )
+            train, validation = _few_batches(train, validation, fast_dev_run, overfit)
             epochs = 1 if fast_dev_run else epochs
         train = ranks.shard(train)
         training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
-        if last is not None and last.exists():
-            training.load(last)
-        epochs_on_device = ResidentEpochs(steps, train, alternate_flips) if resident else None
-        phase = Phase(
-            training.model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1),
-            None if epochs_on_device is None else epochs_on_device.check_memory,
-        )  # fmt: skip
+        if checkpoint is not None:
+            training.load(checkpoint)
+        resident_epochs = ResidentEpochs(steps, train, alternate_flips) if resident else None
+        check_memory = None if resident_epochs is None else resident_epochs.check_memory
+        phase = Phase(training.model, train, steps, body, freeze, freeze_layers, plan.settings.get("accumulate", 1), check_memory)  # fmt: skip
         if training.epoch < epochs:
             phase.begin(training.epoch)
         if run is None and ranks.leads:  # all checks have passed: create the folder only now
-            run = _opened(folder, held)
-        _begin(training, run, own if notes is None else notes)
+            run = _open_run(folder, held)
+        _record_start(training, run, given if notes is None else notes)
         watch = Watch(
             training, steps, run, ranks, epochs, len(train), keeps=folder is not None, max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
         )  # fmt: skip
         watched = WatchedExamples.of(validation, run.path if run is not None else None if folder is None else Path())
-        ended = "it failed"
-        try:
-            with watch.interruptible():
-                while training.epoch < epochs:
-                    phase.begin(training.epoch)
-                    watch.begins_epoch()
-                    if epochs_on_device is not None and training.batches < len(train):
-                        watch.stepped(*epochs_on_device.run(training.epoch))
-                    for x, y in () if resident else _rest_of_epoch(training, train):
-                        watch.stepped(steps.step(x, y), x.shape[0])
-                    watch.stop_if_bad()
-                    steps.synchronize()
-                    row = _measured(training, steps, ranks, watch, validation, watched)
-                    watch.ended_epoch(row)
-                    if on_epoch is not None:
-                        on_epoch(row)
-                    watch.stop_if_asked()
-            ended = "all epochs are done"
-        except Stop as stop:
-            ended = str(stop)
-            watch.save()
-            if isinstance(stop, Interrupted):
-                raise KeyboardInterrupt from None
-            if isinstance(stop, AskedToEnd):
-                raise Terminated from None
-        finally:
-            training.model.unfreeze()
-            if run is not None:
-                run.close(ended, training.epoch)
+        ended = EpochLoop(watch, phase, train, validation, resident_epochs, watched, on_epoch).run()
         training.places.make_whole(model)
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
@@ -245,24 +181,35 @@ def find_batch(model: Module, data: Any, plan: TrainingPlan | None = None) -> in
     return memory.choose_batch(steps.train, train.dataset)
 
 
+def _checkpoint(folder: Any) -> Path | None:
+    """The last checkpoint of the run in a folder; None if it has none."""
+    path = Path(str(folder)) / "state" / "last.safetensors"
+    return path if path.exists() else None
+
+
+def _few_batches(train: Any, validation: Any, fast_dev_run: int, overfit: int) -> tuple[Any, Any]:
+    """Only the first batches: for a dry run, or to check that a network can overfit them."""
+    train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
+    if overfit or validation is None:
+        return train, None
+    return train, first_batches(validation, fast_dev_run, shuffle=False)
+
+
 def _automatic(
-    model: Module, data: Any, plan: TrainingPlan, batch: int, seed: int, refused: Sequence[str], tell: Tell | None
+    model: Module, data: Any, plan: TrainingPlan, batch: Any, seed: int, refused: Sequence[str], tell: Tell | None
 ) -> ParallelChoice:
     """The split that parallel="auto" stands for, the same in all processes."""
+    if batch == "auto":
+        raise UserError("fit", 'a batch size is required with parallel="auto", got batch="auto".')
+    size = batch_size(batch)
     set_seed(seed)
-    train, _ = loaders(data, None, batch, seed)
+    train, _ = loaders(data, None, size, seed)
     output_types(model, plan.prepare or Same(), train.dataset.inputs(np.arange(1)))  # lazy parameters, in all processes
-    size = world().size
-    choice = agreed_choice(lambda: choose_parallel(model, train, plan, size, refused=refused))
+    processes = world().size
+    choice = agreed_choice(lambda: choose_parallel(model, train, plan, processes, refused=refused))
     if tell is not None and world().rank == 0:
         tell(f"parallel={choice.parallel} was chosen: {choice.why}")
     return choice
-
-
-def _number_of(batch: Any) -> int:
-    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-        raise UserError("fit", f'batch is a whole number from 1, or "auto", got {batch!r}.')
-    return batch
 
 
 def _check_settings(optimizer: str | Callable[..., optim.Optimizer], settings: Mapping[str, Any]) -> None:
@@ -276,29 +223,7 @@ def _check_settings(optimizer: str | Callable[..., optim.Optimizer], settings: M
             raise UserError("fit", f"there is no setting {name!r}. {nearest(name, [*ours, *theirs])}")
 
 
-def _check_counts(**counts: Any) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise UserError("fit", f"{name} is a whole number from 0, got {count!r}.")
-
-
-def _check_numbers(**numbers: Any) -> None:
-    for name, value in numbers.items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-            raise UserError("fit", f"{name} is a number from 0, got {value!r}.")
-
-
-def _check_folder(folder: Any, resume: bool) -> None:
-    """Reject a new run in a folder that has one, and a resumed run without a folder."""
-    if resume and (folder is None or callable(folder)):
-        raise UserError("fit", "resume=True needs the folder of the run.")
-    if folder is None or callable(folder) or resume:
-        return
-    if (Path(folder) / "state" / "last.safetensors").exists():
-        raise UserError("fit", f"{folder} holds a run already. Go on with resume=True, or take another folder.")
-
-
-def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> RunFolder | None:
+def _open_run(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> RunFolder | None:
     """The run folder, locked before anything in it is changed."""
     if folder is None:
         return None
@@ -311,7 +236,7 @@ def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> 
     return RunFolder(path)
 
 
-def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
+def _record_start(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
     """Record the start of a new run, or the continuation of a resumed one."""
     if run is None:
         return
@@ -321,44 +246,3 @@ def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any
     else:
         run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)
-
-
-def _rest_of_epoch(training: Training, train: Any) -> Any:
-    """The remaining batches of the epoch; none if it was stopped after the last one."""
-    return arrays(train) if training.batches < len(train) else ()
-
-
-def _measured(
-    training: Training, steps: Steps, ranks: Ranks, watch: Watch, validation: Any, watched: WatchedExamples | None
-) -> Row:
-    """The metrics of an epoch."""
-    row: Row = {"epoch": training.epoch + 1, "steps": training.steps // ranks.accumulate}
-    row |= {f"train_{name}": value for name, value in ranks.values(steps.meters).items()}
-    row["rate"] = training.optimizer.rates()[-1]
-    row["examples_per_second"] = round(watch.speed(), 1)
-    if validation is not None:
-        with training.averaged():
-            found = _checked(steps, ranks, watch, validation, watched)
-        row |= {f"validation_{name}": value for name, value in found.items()}
-        if watched is not None and ranks.leads:
-            watched.write(training.epoch + 1)
-    return row
-
-
-def _checked(steps: Steps, ranks: Ranks, watch: Watch, batches: Any, watched: WatchedExamples | None) -> Row:
-    """The loss and the metrics on validation data, of which each process has every n-th batch."""
-    start = 0
-    steps.set_mode(training=False)
-    for meter in steps.checks.values():
-        meter.reset()
-    for number, (x, y) in enumerate(arrays(batches)):
-        shown = watched is not None and watched.wants(start, x.shape[0])
-        if (0 if shown else number % ranks.size) == ranks.rank:
-            prediction = steps.check(x, y, shown)
-            if watched is not None and shown:
-                watched.take(start, prediction)
-        start += x.shape[0]
-        device().keep_up()
-        if ranks.processes == 1:
-            watch.stop_if_asked()
-    return ranks.values(steps.checks)

@@ -10,7 +10,7 @@ from .library import is_number
 
 # void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread
 # that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add. The context is
-# the thread's own: pointers to what the epilogue touches, the result first.
+# per thread: pointers to the memory that the epilogue accesses, the result first.
 EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
 

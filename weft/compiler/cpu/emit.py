@@ -104,7 +104,7 @@ class LoopEmitter:
             number = self.code.udiv(number, self.code.i64(loop.size))
 
     def row(self, start: Int, count: int) -> None:
-        """Emit all phases for so many elements of the outer vector loop, if there is one."""
+        """Emit all phases for this many elements of the outer vector loop, if there is one."""
         if self.nest.vector is None:
             self._phases([_Strip(1)])
             return
@@ -161,7 +161,7 @@ class LoopEmitter:
                 self._store_loops(phase, group)
 
     def _enter(self, strip: _Strip) -> int:
-        """What is emitted from now on is for the elements of a strip; how many they are."""
+        """Switch to emitting for the elements of a strip; returns their number."""
         if strip.index is not None:
             assert self.vector is not None
             self.at[self.vector] = strip.index

@@ -24,7 +24,7 @@ _PASSES = (
 )  # fmt: skip
 
 
-# Without optimization. Variables that stay in memory would make the rest slower than this pass is.
+# Without optimization. Variables in memory would slow down the rest of the compilation by more than this pass takes.
 _FEWEST_PASSES = ("sroa",)
 
 

@@ -61,7 +61,7 @@ def from_bfloat16(code: Code, stored: Value) -> Value:
 
 
 def to_bfloat16(code: Code, value: Value) -> Value:
-    """The upper half of a float32, rounded to nearest even; nan stays nan."""
+    """The upper half of a float32, rounded to nearest even; nan remains nan."""
     bits = code.bitcast(value, like(value.type, I32))
     odd = code.and_(code.lshr(bits, constant(bits.type, 16)), constant(bits.type, 1))
     rounded = code.lshr(code.add(bits, code.add(odd, constant(bits.type, 0x7FFF))), constant(bits.type, 16))

@@ -227,7 +227,7 @@ class _ModuleEmitter:
 
     @contextmanager
     def _stamped(self, code: Code, program: KernelProgram, number: int) -> Iterator[None]:
-        """What is emitted inside is a call whose begin and end every thread notes; the array has a part of its own for each thread."""
+        """Code emitted inside is a call whose begin and end every thread records, in its own part of the array."""
         if not self.timestamps or program is not self.top:
             yield
             return

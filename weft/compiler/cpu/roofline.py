@@ -44,7 +44,7 @@ class Roof:
     sure: bool = True  # False: other programs kept the cores busy, so the numbers are too low
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
-        """The least time for so much work. Wider elements than float32 fill the vectors with fewer of them."""
+        """The least time for this work. Of elements wider than float32, fewer fit into a vector."""
         return max(flops * max(1, itemsize // 4) / self.flops, nbytes / self.bandwidth)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ _UNSURE: dict[int, Roof] = {}  # by threads: good enough for this process
 
 
 def roof(threads: int) -> Roof:
-    """The roof for so many threads: measured the first time on this machine, then read from the disk."""
+    """The roofline for this many threads: measured the first time on this machine, then read from the disk."""
 
     def make() -> bytes:
         found = _UNSURE.get(threads) or measured(threads)
@@ -87,7 +87,7 @@ def measured(threads: int) -> Roof:
 
 
 def last_cache() -> int:
-    """The bytes of the largest cache, as Linux tells it."""
+    """The bytes of the largest cache, as Linux reports it."""
     sizes = [32 << 20]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:

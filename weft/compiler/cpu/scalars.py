@@ -87,7 +87,7 @@ def emit(code: Code, node: Node, args: list[Value], flag: Flag) -> Value:
 
 
 class LoweringContext:
-    """What a lowering rule gets: the builder, the node, and the values of its inputs."""
+    """The arguments of a lowering rule: the builder, the node, and the values of its inputs."""
 
     def __init__(self, code: Code, node: Node, args: list[Value], flag: Flag) -> None:
         self.code, self.node, self.args, self.flag = code, node, args, flag

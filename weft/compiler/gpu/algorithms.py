@@ -45,7 +45,7 @@ COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 def choose(
     kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions, constants: Collection[Node] = ()
 ) -> ConvChoice:
-    """The plan of a product or convolution, and what to say if it is not what was asked for. `constants`: values that rarely change."""
+    """The plan of a product or convolution, and a note if it is not the requested one. `constants`: values that rarely change."""
     if is_grouped(anchor_of(kernel)):
         return ConvChoice(replace(_in_one("TRITON", "grouped", kernel), hidden=hidden))
     if is_semi_sparse(anchor_of(kernel)):
@@ -88,7 +88,8 @@ def _semi_sparse_plan(kernel: Kernel, judge: Judge | None, constants: Collection
 
 
 def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
-    """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
+    """weft's kernel with its epilogue; or, if there are few long sums, two kernels and the partial sums between them, as many as fit into
+    the limit."""
     if is_attention(anchor_of(kernel)):
         return _plan("TRITON", kernel, *attention.phases(kernel))
     if is_depthwise(kernel):
@@ -119,7 +120,7 @@ def _depthwise_plan(kernel: Kernel) -> Plan:
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
-    """A library, and one more kernel for the epilogue where the result is not all that is wanted."""
+    """A library call, and a kernel for the epilogue if the library does not apply all of it."""
     if is_attention(anchor_of(kernel)):
         inputs = frozenset(operand_names(kernel)[: len(kernel.views)])
         phase = PlanPhase("library", ("direct", *_rounding(wanted.spec.tf32)), inputs, frozenset(result_nodes(kernel)))
@@ -143,7 +144,7 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
 
 
 def _gemm_plan(kernel: Kernel, tf32: bool) -> Plan:
-    """Patches first; the rest is a product of their memory with the second operand."""
+    """First the patches (im2col), then the product of their memory with the second operand."""
     parts = parts_for(anchor_of(kernel))
     _, second, _ = operand_names(kernel)
     patches = PlanPhase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
@@ -157,7 +158,7 @@ def _gemm_plan(kernel: Kernel, tf32: bool) -> Plan:
 
 
 def _rounding(tf32: bool) -> tuple[str, ...]:
-    """The argument of a phase that may round operands in float32 to TF32."""
+    """The argument of a phase that says whether float32 operands are rounded to TF32."""
     return ("tf32",) if tf32 else ()
 
 
@@ -239,20 +240,20 @@ _CONVOLUTIONS: dict[str, _Way] = {
 
 
 def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
-    """The source of one phase of a plan; a library's has none."""
+    """The source of one phase of a plan; None for library calls."""
     if is_attention(anchor_of(kernel)):
         return attention.write(kernel, phase)
     return _WRITERS[phase.symbol](kernel, phase)
 
 
 def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
-    """The kernels of all phases that are ours and that run each time."""
+    """The kernels of all phases that run each time, without library calls."""
     once = "packed"  # what is written there is kept
     return [write(kernel, p) for p in plan.phases if p.symbol != "library" and once not in p.writes]
 
 
 def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
-    """The tensors that only the phases of a plan know, and where in its workspace they begin, in bytes."""
+    """The tensors internal to a plan, and their offsets in its workspace, in bytes."""
     scratch_tensors: list[Node] = []
     for phase in plan.phases:
         if phase.symbol == "attention.delta":
@@ -275,7 +276,7 @@ def kept_tensors(kernel: Kernel, plan: Plan) -> list[Node]:
 
 
 def claimed(kernel: Kernel, phase: PlanPhase) -> Claim:
-    """What a library is asked for in a phase, or was in the one before."""
+    """The spec of a library call in a phase, or in the previous one."""
     every = claims(kernel, _number(phase), _is_tf32(phase))
     return replace(next(c for c in every if c.direct == ("direct" in phase.arguments)), kept="kept" in phase.arguments)
 
@@ -285,7 +286,7 @@ def _is_tf32(phase: PlanPhase) -> bool:
 
 
 def _number(phase: PlanPhase) -> int | None:
-    """The number that a phase was given: the parts of sums, or the limit of a workspace."""
+    """The number in the arguments of a phase: of partial sums, or the limit of a workspace."""
     return next((a for a in phase.arguments if isinstance(a, int)), None)
 
 

@@ -55,7 +55,7 @@ def of_integers(anchor: Node) -> bool:
 
 
 def is_contraction(kernel: Kernel) -> bool:
-    """Whether its anchor is computed by the matrix units: a product or convolution of floats or of 8-bit integers."""
+    """Whether its anchor is computed by tensor cores: a product or convolution of floats or of 8-bit integers."""
     anchor = kernel.anchor
     if anchor is None or not (is_product(anchor) or is_convolution(anchor)):
         return False
@@ -63,12 +63,12 @@ def is_contraction(kernel: Kernel) -> bool:
 
 
 def groups_of(anchor: Node) -> int:
-    """The number of groups that the columns of the result fall into; columns of one group read the same of the left operand."""
+    """The number of groups of the result's columns; columns of one group read the same part of the left operand."""
     return 1 if is_product(anchor) else int(anchor.param("groups"))
 
 
 def sum_length(anchor: Node) -> int:
-    """The number of products that each element of the result is the sum of."""
+    """The number of terms in the sum of each element of the result."""
     x, y = anchor.inputs[:2]
     if is_product(anchor):
         return x.shape[2]

@@ -18,7 +18,7 @@ from .compile import Binary
 from .special.collectives import CollectiveSpec
 from .vendor.specs import Spec, from_json, to_json
 
-DECIDES = ("cond", "while_loop")  # control flow that depends on a value which the host must read
+DECIDES = ("cond", "while_loop")  # control flow whose condition the host must read
 
 K = TypeVar("K")  # a kernel: its source, or its number among the compiled ones
 L = TypeVar("L")
@@ -32,8 +32,8 @@ class Launch(Generic[K]):
     programs: int
     slots: tuple[Slot, ...]
     once: bool = False
-    status: int = 0  # the number of its entry in the status, 0 if it cannot meet an error
-    calls: tuple[Call, ...] = field(default=(), compare=False)  # the calls of the program that it does
+    status: int = 0  # the number of its entry in the status, 0 if it cannot raise an error
+    calls: tuple[Call, ...] = field(default=(), compare=False)  # the calls of the program that it performs
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Beside(Generic[K]):
-    """Commands that begin after all before them, and run in a second stream, beside those that follow."""
+    """Commands that run on a second stream, after all previous commands and concurrently with the following ones."""
 
     commands: CommandList[K]
     calls: tuple[Call, ...] = field(default=(), compare=False)
@@ -74,7 +74,7 @@ class Beside(Generic[K]):
 
 @dataclass(frozen=True)
 class Join:
-    """What follows begins after so many of the list's `Beside` have ended."""
+    """The following commands start after this many of the list's `Beside` have ended."""
 
     ended: int
     calls: tuple[Call, ...] = field(default=(), compare=False)
@@ -96,7 +96,7 @@ class ControlFlow(Generic[K]):
     reverse: bool = False
     history: bool = False
     results: tuple[int, ...] = ()  # bytes of each of the body's results
-    in_place: tuple[int, ...] = ()  # carried values that every step updates where they are
+    in_place: tuple[int, ...] = ()  # carried values that every step updates in place
     calls: tuple[Call, ...] = field(default=(), compare=False)
 
 
@@ -120,7 +120,7 @@ class CommandList(Generic[K]):
 
     @property
     def decides(self) -> bool:
-        """Whether the host must read values in between."""
+        """Whether the host must read values between commands."""
         return any(isinstance(c, ControlFlow) and (c.kind in DECIDES or any(b.decides for b in c.bodies)) for c in self)
 
     @property

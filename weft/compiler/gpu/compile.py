@@ -19,7 +19,7 @@ _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "
 OTHER_WARPS = (8, 16, 2)
 _PRODUCT = re.compile(r"tt\.dot .*?tensor<\d+x(\d+)x\w+, #ttg\.dot_op<\{opIdx = 0, parent = #mma\d*, kWidth = (\d+)")
 LANES = 4  # of a warp that share a row of a product's operands
-ALIGNED = 16  # bytes: all memory begins at a multiple of it, and wide loads may rely on that
+ALIGNED = 16  # bytes: the alignment of all memory, on which wide loads rely
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def pointer_type(dtype: DType) -> str:
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """All that the code of a kernel depends on."""
+    """Everything that the code of a kernel depends on."""
 
     text: str
     name: str
@@ -73,7 +73,7 @@ def build(source: KernelSource, capability: int) -> Binary:
 
 
 def build_request(wanted: CompileRequest) -> Binary:
-    """Compile a kernel. Triton fails on a few for one number of warps and not for another: more are tried before it is an error."""
+    """Compile a kernel. Triton fails to compile some kernels for certain numbers of warps: others are tried before it is an error."""
     with tempfile.TemporaryDirectory(prefix="weft-triton-") as folder:
         function = _loaded(wanted, Path(folder))
         for warps in (wanted.warps, *OTHER_WARPS):
@@ -106,8 +106,8 @@ def _compiled(function: Any, wanted: CompileRequest, warps: int) -> Binary:
 def check_products(text: str) -> None:
     """Reject a kernel, in Triton's IR for GPUs, with a product that adds some of its terms twice and leaves out others.
 
-    Triton gives each lane `kWidth` neighbouring terms, more for operands that are made of narrow numbers. Where all lanes together have more than there are,
-    Triton 3.6 computes wrong sums, without a word.
+    Triton gives each lane `kWidth` neighbouring terms, more for operands that are made of narrow numbers. Where all lanes together have
+    more than there are, Triton 3.6 silently computes wrong sums.
     """
     for terms, width in _PRODUCT.findall(text):
         if LANES * int(width) > int(terms):
@@ -115,7 +115,7 @@ def check_products(text: str) -> None:
 
 
 def _loaded(wanted: CompileRequest, folder: Path) -> Any:
-    """The kernel as an object of Triton, which wants to read its source from a file."""
+    """The kernel as an object of Triton, which must read its source from a file."""
     path = folder / f"{wanted.name}.py"
     path.write_text(wanted.text)
     spec = importlib.util.spec_from_file_location(wanted.name, path)

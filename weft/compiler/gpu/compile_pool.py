@@ -25,7 +25,7 @@ from ..host import usable_cores
 from ..store import cache, compiler_version
 from .compile import Binary, CompileRequest, build_request, compile_request
 
-FEW = 2  # kernels that are compiled here rather than by workers, which take a second to start
+FEW = 2  # the number of kernels that are compiled in this process, since workers take a second to start
 MOST_WORKERS = 32
 
 
@@ -128,7 +128,7 @@ def _work(
     waiting: queue.SimpleQueue[int],
     results: dict[int, Binary | BaseException],
 ) -> None:
-    """Give orders to one worker until there are none left."""
+    """Send requests to one worker until none are left."""
     while True:
         try:
             number = waiting.get_nowait()
@@ -173,7 +173,7 @@ class _Worker:
         return Binary(code, **known)
 
     def end(self) -> None:
-        """Kill the process: it has answered every request, and Triton takes a second to leave by itself."""
+        """Kill the process: it has answered every request, and Triton takes a second to exit normally."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -185,9 +185,9 @@ class _Worker:
 
 
 def serve() -> None:
-    """A worker: orders on standard input, answers on standard output."""
+    """A worker: requests on standard input, answers on standard output."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the compiler prints must not look like an answer
+    os.dup2(2, 1)  # output of the compiler must not be mistaken for an answer
     for line in sys.stdin:
         try:
             made = build_request(CompileRequest.from_json(line))

@@ -38,19 +38,19 @@ class ContractionTile:
     stages: int = 3
 
 
-FEW_CHANNELS, FEW_PIXELS = 8, 32  # fewer are not walked in strips of their own
-GROUP = 8  # tiles that share columns follow each other, so that what they read is still in the cache
+FEW_CHANNELS, FEW_PIXELS = 8, 32  # shorter loops have no strips of their own
+GROUP = 8  # tiles that share columns follow each other, so that their operands are still in the cache
 SIDES = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16))
 BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
 LEAST_PART, FEWEST_PARTS, MOST_PARTS = (
     128,
     4,
     64,
-)  # of a long sum: how much a program adds up, and how it is cut if at all
+)  # of a long sum: the number of terms that a program adds, and the number of parts
 
 
 def walked(loops: tuple[Loop, ...], filter_gradient: bool) -> int:
-    """The length of what is walked in strips, of all that is summed over."""
+    """The number of terms that are traversed in strips."""
     few = FEW_PIXELS if filter_gradient else FEW_CHANNELS
     return prod(l.size for l in loops) if not loops or loops[-1].size < few else loops[-1].size
 
@@ -58,9 +58,9 @@ def walked(loops: tuple[Loop, ...], filter_gradient: bool) -> int:
 def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[int, int], int]:
     """The sides of a tile, and into how many parts the sums are cut.
 
-    Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. Where there are few and
-    sums are long, as filter gradients have them, the sums are cut rather than the tiles. All follows from the shape alone, so
-    that the same numbers are added in the same order on every GPU.
+    Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. If there are few tiles and sums are
+    long, as in filter gradients, the sums are split, not the tiles. Everything depends on the shape only, so that numbers are added in the
+    same order on every GPU.
     """
     fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
     counts = {sides: _count(batch, rows, columns, sides) for sides in fitting}
@@ -77,7 +77,7 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
 
 
 def tile_for(sides: tuple[int, int], strip: int, itemsize: int = 4) -> ContractionTile:
-    """A tile of these sides; `strip` is the length of what is walked in strips, of elements of so many bytes."""
+    """A tile of these sides; `strip` is the number of terms traversed in strips, for elements of this many bytes."""
     height, width = sides
     if itemsize == 1:
         return _tile_of_bytes(height, width, strip)
@@ -86,12 +86,12 @@ def tile_for(sides: tuple[int, int], strip: int, itemsize: int = 4) -> Contracti
 
 
 def _tile_of_bytes(height: int, width: int, strip: int) -> ContractionTile:
-    """The matrix units take 32 numbers of 8 bits at a time; deep strips are whole lines of memory."""
+    """Tensor cores take 32 numbers of 8 bits at a time; deep strips are whole cache lines."""
     return ContractionTile(height, width, max(32, _side(strip, 128)), 4)
 
 
 def parts_for(anchor: Node) -> int:
-    """Into how many parts the sums of a result are cut."""
+    """The number of parts into which the sums of a result are split."""
     batch, rows, columns = anchor_shape(anchor)
     return arranged(batch * groups_of(anchor), rows, columns // groups_of(anchor), sum_length(anchor))[1]
 
@@ -101,7 +101,7 @@ def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
 
 
 def _side(size: int, most: int) -> int:
-    """A power of two from 16, which is the least that the matrix units take."""
+    """A power of two from 16 on, the minimum for tensor cores."""
     return max(16, min(most, 1 << max(0, size - 1).bit_length()))
 
 
@@ -113,7 +113,7 @@ def write_contraction(
 
 
 def workspace(kernel: Kernel, parts: int) -> Node:
-    """The memory for the sums of all parts, as a tensor that only these two kernels know."""
+    """The memory for the sums of all parts, as a tensor internal to these two kernels."""
     assert kernel.anchor is not None
     return scratch_tensor("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
 
@@ -124,26 +124,25 @@ def write_parts(name: str, kernel: Kernel, parts: int, tf32: bool = False) -> Ke
 
 
 def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
-    """The second: the parts are added in their order, and the epilogue does its work."""
+    """The second kernel: it adds the parts in order, and applies the epilogue."""
     return _Finish(name, kernel, parts).source()
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor: what is read, where, and under which conditions."""
+    """One factor: the tensor, the index that is read, and its conditions."""
 
     view: View
     position: IndexExpr
     conditions: tuple[Inside, ...]
-    border: int = 0  # what stands where a condition does not hold
+    border: int = 0  # the value where a condition does not hold
     float8: str = ""  # the format of codes of 8-bit floats
 
 
 class _Walk:
-    """The way along what is summed over, in steps. Of several loops the last is walked in strips, the others element by element.
-
-    So where a tap of a convolution lies is worked out once a step, not once a number. If the last loop is too short for that, strips
-    go through all of them together.
+    """The traversal of the contracted loops, in steps. The last loop is traversed in strips, the others element by element, so the position
+    of a convolution's tap is computed once per step, not for every number. If the last loop is too short, strips traverse all loops
+    together.
     """
 
     def __init__(self, loops: tuple[Loop, ...], strip: int, width: int) -> None:
@@ -160,7 +159,7 @@ class _Walk:
             self.places["tap"] = "step" if strips == 1 else f"step // {strips}"
 
     def at(self, along: str) -> dict[Loop, str]:
-        """Each loop, from where the strip is."""
+        """The value of each loop, from the position of the strip."""
         if self.together:
             return decomposed(self.loops, along)
         return decomposed(self.loops[:-1], "tap") | {self.loops[-1]: along}
@@ -189,7 +188,7 @@ class ContractionWriter(KernelWriter):
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
-        """What is summed over, and the two factors."""
+        """The contracted loops and the two factors."""
         place, anchor = anchor_place(self.anchor, self.loops), self.anchor
         if is_product(anchor):
             b, m, n = place
@@ -221,7 +220,7 @@ class ContractionWriter(KernelWriter):
         return Operand(view, self._grouped(position), ())
 
     def _grouped(self, index: IndexExpr) -> IndexExpr:
-        """A place in terms of the group and the column in it: the division that finds the group goes away."""
+        """An index in terms of the group and the column in it, which removes the division by the group size."""
         parts = ((self.group, self.local.size), (self.local, 1))
         column = IndexExpr(0, tuple((loop, step) for loop, step in parts if loop.size > 1))
         return substituted(index, {self.loops[2]: column})
@@ -242,7 +241,7 @@ class ContractionWriter(KernelWriter):
         return self.finished(programs * self.parts, t.warps, t.stages, numbers * wide)
 
     def _tiles(self) -> int:
-        """Which tile of the result this program makes; how many there are."""
+        """The tile of the result that a program computes, and the number of programs."""
         t = self.tile
         down, each_group = -(-self.height // t.rows), -(-self.local.size // t.columns)
         across = self.groups * each_group
@@ -296,7 +295,7 @@ class ContractionWriter(KernelWriter):
     def _masks(self, *conditions: tuple[str, bool]) -> list[str]:
         """The conditions under which an element of a strip exists, each with whether it always holds.
 
-        Strips of bytes are multiplied so fast that asking for nothing takes time; others vary in shape with what is asked.
+        Strips of bytes are multiplied so fast that redundant conditions would cost time; for others, the shape of the code would vary with them.
         """
         of_bytes = self.left.view.base.dtype.itemsize == 1
         return [words for words, always in conditions if not (of_bytes and always)]
@@ -315,21 +314,20 @@ class ContractionWriter(KernelWriter):
         return strip if operand.float8 or operand.view.base.dtype is common else f"{strip}.to(tl.{common.name})"
 
     def _loaded(self, operand: Operand, where: str, inside: str) -> str:
-        """Elements of an operand. What stands outside of the loops does not matter on one side, as it is zero on the other."""
+        """Elements of an operand. Values outside of the loops do not matter in one operand, since they are zero in the other."""
         read = f"tl.load({where})" if inside == "True" else f"tl.load({where}, mask={inside}, other={operand.border})"
         return f"{operand.float8}_numbers({read})" if operand.float8 else read
 
     def _precision(self) -> str:
-        """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them.
-
-        Of 8-bit floats, they add up a strip with fewer bits than float32 has; the strips are added in float32.
+        """Three TF32 products, on tensor cores, are as accurate as one float32 product. Of 8-bit floats, tensor cores sum a strip with
+        fewer bits than float32; the strips are added in float32.
         """
         if self.left.float8:
             return f", max_num_imprecise_acc={self.tile.depth}"
         return f', input_precision="{"tf32" if self.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
 
     def _common(self) -> DType:
-        """The type in which strips meet: their own if they have the same, else a wider one."""
+        """The type in which strips are multiplied: their common type, else a wider one."""
         kinds = {self.left.view.base.dtype, self.right.view.base.dtype}
         return kinds.pop() if len(kinds) == 1 else self._wide()
 
@@ -361,7 +359,7 @@ class _Finish(KernelWriter):
 
 
 def write_after(name: str, kernel: Kernel, scratch: Node) -> KernelSource:
-    """The epilogue of a result that a library has put into memory of its own. It keeps filters one after the other there."""
+    """The epilogue of a result that a library has written to scratch memory, where filters are contiguous."""
     writer, anchor = KernelWriter(name), kernel.anchor
     assert anchor is not None
     loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(anchor))
@@ -392,7 +390,7 @@ def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
 
 
 def write_filter(name: str, kernel: Kernel, scratch: Node | None) -> KernelSource:
-    """A copy of a filter in the order that libraries want."""
+    """A copy of a filter in the order that libraries require."""
     anchor, view = kernel.anchor, kernel.views[1]
     assert anchor is not None
     assert scratch is not None
@@ -415,7 +413,7 @@ def _wide(anchor: Node) -> DType:
 
 
 def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
-    """Store a result, or do with it what its epilogue says."""
+    """Store a result, or apply its epilogue."""
     anchor = kernel.anchor
     assert anchor is not None
     held = f"{total}.to(tl.{anchor.dtype.name}).to(tl.float32)" if anchor.dtype.is_half else total
@@ -428,7 +426,7 @@ def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total:
 
 
 def own_position(loops: tuple[Loop, ...]) -> IndexExpr:
-    """Where in the result, a batch of matrices, an element lies."""
+    """The offset of an element in the result, a batch of matrices."""
     position = IndexExpr()
     for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
         position = position + IndexExpr(0, ((loop, stride),))

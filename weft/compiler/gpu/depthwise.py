@@ -1,8 +1,7 @@
-"""Depthwise convolutions and their data gradients: each channel by itself, on the ordinary units, at the speed of memory.
-
-A program has a rectangle of pixels and some channels. For each tap it reads the pixels that the tap falls on, most of which are still in
-the cache from the tap before, and multiplies them by the weights of the tap. Weights are copied before, so that those of a tap lie side by
-side. The epilogue works on the sums before they are stored.
+"""Depthwise convolutions and their data gradients, on CUDA cores, at the speed of memory. A program computes a rectangle of pixels for some
+channels. For each tap it reads the pixels that the tap covers, most of which are still in the cache from the previous tap, and multiplies
+them by the weights of the tap. Weights are copied first, so that those of a tap are contiguous. The epilogue is applied to the sums before
+they are stored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .values import PhaseValues
 SIDE = 8  # pixels of a rectangle, along each of the last two axes
 CHANNELS = 32
 TAP_LANES = 256
-UNROLLED = 16  # taps of a line that are written out
+UNROLLED = 16  # taps of a line that are unrolled
 
 
 def is_depthwise(kernel: Kernel) -> bool:
@@ -35,7 +34,7 @@ def is_depthwise(kernel: Kernel) -> bool:
 
 
 def copied_taps(kernel: Kernel) -> Node:
-    """The memory for the weights, tap by tap, as a tensor that only these two kernels know."""
+    """The memory for the weights, tap by tap, as a tensor internal to these two kernels."""
     _, shape = described(anchor_of(kernel))
     return scratch_tensor("taps", anchor_of(kernel), (prod(shape.kernel), shape.channels), kernel.views[1].base.dtype)
 
@@ -116,7 +115,7 @@ class _Depthwise(ContractionWriter):
         return images * down * across * parts
 
     def _sides(self) -> tuple[int, int, int]:
-        """How many images there are, and their last two axes."""
+        """The number of images, and their last two axes."""
         *images, high, wide = (1, *self.anchor.shape[:-1])
         return prod(images), high, wide
 

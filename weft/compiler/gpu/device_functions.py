@@ -32,7 +32,7 @@ def greater(a, b):
 def less(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
-    # Of two (value, position) the one to keep: nan before all, the first of equals; -1 is nobody.
+    # Of two (value, position) the one to keep: nan first, then the first of equals; position -1 means no value.
     "greatest": """
 @triton.jit
 def greatest(x, i, y, j):
@@ -134,7 +134,7 @@ def int_pow(x, y, bits: tl.constexpr):
         square = square * square
     return result
 """,
-    # float64 as float32 on the way to 16 bits: what is not exact gets an odd last bit, so that the next rounding is the only one.
+    # float64 to float32 before a conversion to 16 bits: inexact values get an odd last bit, so that only the second conversion rounds.
     "rounded_to_odd": """
 @triton.jit
 def rounded_to_odd(x):
@@ -174,7 +174,7 @@ def float_remainder(x, y):
 """,
 }
 
-# Codes of 8-bit floats as float16, which has all of their values, on GPUs whose matrix units do not take them as they are.
+# Codes of 8-bit floats as float16, which has all of their values, on GPUs whose tensor cores do not support them.
 _HALVES = {
     "e4m3_half": """
 @triton.jit
@@ -190,11 +190,11 @@ def e5m2_half(codes):
 """,
 }
 _TYPES_OF_FLOAT8 = {"e4m3": "float8e4nv", "e5m2": "float8e5"}
-FLOAT8_SINCE = 89  # the compute capability from which the matrix units take 8-bit floats
+FLOAT8_SINCE = 89  # the compute capability from which tensor cores support 8-bit floats
 
 
 def _numbers(name: str, native: bool) -> str:
-    """The function that gives the numbers of codes, as a product reads them."""
+    """The function that decodes codes for a product."""
     value = f"codes.to(tl.{_TYPES_OF_FLOAT8[name]}, bitcast=True)" if native else f"{name}_half(codes)"
     return f"\n@triton.jit\ndef {name}_numbers(codes):\n    return {value}\n"
 

@@ -1,7 +1,7 @@
-"""Products of few rows with a large matrix, as when a text is generated token by token: a program sums whole columns, without the matrix units.
-
-Such a product is bound by the bytes of the matrix. A program loads as much of some columns at once as its registers hold, multiplies it by every row, and applies the
-epilogue. So there is one launch, where tiles for the matrix units would be few, and their sums cut into parts that a second launch adds.
+"""Products of few rows with a large matrix, as in the generation of a text token by token: a program sums whole columns, without tensor
+cores. Such a product is bound by the bytes of the matrix. A program loads as much of some columns at once as its registers hold, multiplies
+it by every row, and applies the
+epilogue. So there is one launch. With tensor cores there would be few tiles, whose sums would be split into parts that a second launch adds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .source import KernelSource, KernelWriter
 
 FEW_ROWS = 4
 SHORT = 64  # terms: shorter sums are left to other kernels
-COLUMNS = (8, 4, 2)  # of a program: the first of which there are enough
+COLUMNS = (8, 4, 2)  # columns of a program: the first number that gives enough programs
 ENOUGH = 128  # programs
 NUMBERS = 16384  # of the matrix that a program loads at once; fewer if it multiplies them by several rows
 COUNTABLE = 1 << 31  # elements: places are counted in 32 bits
-MANY, MOST_WARPS, LEAST_WARPS = 8192, 8, 4  # sums in registers that are worth more warps
+MANY, MOST_WARPS, LEAST_WARPS = 8192, 8, 4  # sums in registers from which more warps are faster
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FewRowsTile:
 
 
 def is_of_few_rows(kernel: Kernel) -> bool:
-    """Whether it is a product of few rows with a matrix whose columns lie in memory one after the other."""
+    """Whether it is a product of few rows with a matrix whose columns are contiguous in memory."""
     anchor = anchor_of(kernel)
     if anchor.op.name != "contract" or not all(
         v.base.dtype.is_float and v.base.dtype.itemsize <= 4 for v in kernel.views
@@ -48,7 +48,7 @@ def is_of_few_rows(kernel: Kernel) -> bool:
 
 
 def tile_for(rows: int, columns: int, terms: int) -> FewRowsTile:
-    """Follows from the shape alone, so that the same numbers are added in the same order on every GPU."""
+    """The tile depends on the shape only, so that numbers are added in the same order on every GPU."""
     wide = next((n for n in COLUMNS if columns >= n * ENOUGH), 1)
     at_once = min(next_power_of_two(terms), NUMBERS // next_power_of_two(rows) // wide)
     return FewRowsTile(wide, at_once, MOST_WARPS if rows * wide * at_once >= MANY else LEAST_WARPS)

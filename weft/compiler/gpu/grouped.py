@@ -17,7 +17,7 @@ from .contraction import finish
 from .kernel_utils import ceil_div, next_power_of_two
 from .source import KernelSource, KernelWriter
 
-FEW_ROWS = 4  # up to so many are summed by the ordinary units
+FEW_ROWS = 4  # up to this many rows are summed by CUDA cores
 LONG_STRIP, SHORT_STRIP = 256, 128  # bytes of a column: of a strip in one group, and the least of those; of others
 EXPONENT = 0x4B000000  # the bits of 2^23 in float32: with a small integer in the last ones, 2^23 + that
 
@@ -110,7 +110,7 @@ class GroupedWriter(KernelWriter):
             finish(self, self.kernel, self.loops, self.let("sum", f"tl.sum(total{row}, 1)"))
 
     def _integers(self, codes: str) -> list[str]:
-        """The integers as floats: of 4 bits put into the bits of a float, as conversions take long."""
+        """The integers as floats: those of 4 bits are put into the bits of a float, since conversions are slow."""
         if self.bits == 8:
             return [self.let("integer", f"{codes}.to(tl.float32)")]
         wide = self.let("wide", f"{codes}.to(tl.int32)")
@@ -173,14 +173,14 @@ class GroupedWriter(KernelWriter):
             self.line(f"total = {self._dot(weight, there, rest, 'total')}")
 
     def _dot(self, weight: str, inputs: str, inside: str, total: str) -> str:
-        """A total with the products of a strip of weights with inputs."""
+        """A total plus the products of a strip of weights with inputs."""
         base = self.kernel.views[0].base.dtype
         type, precision = (base.name, "") if base.is_half else ("float32", ', input_precision="tf32x3"')
         rows = "inside_rows" if self.height % self.tile.rows else ""
         x = self._load(0, self._input("row", inputs), _all(rows, inside))
         return self.let("sum", f"tl.dot({weight}.to(tl.{type}), {x}, {total}{precision}, out_dtype=tl.float32)")
 
-    # --- what both load ---------------------------------------------------------------------------------------------------------
+    # --- loads of both ---------------------------------------------------------------------------------------------------------
 
     def _inputs(self, half: int, strip: str, bytes: int, byte: str) -> str:
         """The numbers of the inputs that the lower or higher halves of a strip's bytes belong to."""

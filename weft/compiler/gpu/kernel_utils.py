@@ -25,7 +25,7 @@ class Lines:
     inner: int
 
     def place(self, line: str, number: str) -> str:
-        """The number of an element in the whole tensor, from its line and its place there."""
+        """The number of an element in the whole tensor, from its line and its position in the line."""
         if self.inner == 1:
             return f"{line} * {self.length} + {number}"
         return f"{line} // {self.inner} * {self.length * self.inner} + {line} % {self.inner} + {number} * {self.inner}"
@@ -37,7 +37,7 @@ def lines_of(shape: Shape, axis: int) -> Lines:
 
 
 def next_power_of_two(count: int) -> int:
-    """The least power of two that is not below."""
+    """The least power of two that is not smaller."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -46,7 +46,7 @@ def ceil_div(count: int, by: int) -> int:
 
 
 def element(writer: KernelWriter, view: View, shape: Shape, number: str) -> str:
-    """Where an operand has the element of this number, counted in the order of its shape: a pointer."""
+    """A pointer to the element with this number, in the order of the operand's shape."""
     pointer = writer.pointer(view.base)
     begin = f"{pointer} + {view.offset}" if view.offset else pointer
     if is_contiguous(view.strides, shape):
@@ -58,12 +58,12 @@ def element(writer: KernelWriter, view: View, shape: Shape, number: str) -> str:
 
 
 def scratch_tensor(kind: str, anchor: Node, shape: Shape, dtype: DType) -> Node:
-    """A tensor in the scratch of an anchor's kernel, which only its phases know."""
+    """A tensor in the scratch memory of an anchor's kernel, internal to its phases."""
     return placeholder((kind, anchor), Type(shape, dtype))
 
 
 def scratch_offsets(tensors: Iterable[Node]) -> dict[Node, int]:
-    """Where in the scratch each tensor begins."""
+    """The offset of each tensor in the scratch memory."""
     found, offset = {}, 0
     for node in tensors:
         found[node] = offset

@@ -73,7 +73,7 @@ def write_kernel(name: str, nest: ReadyNest, tile: LoopTile | None = None) -> Ke
 def in_lines(nest: ReadyNest) -> tuple[ReadyNest, LoopTile] | None:
     """A kernel without inner loops as tiles of lines, if every line loads the same values, such as batch norm's per-channel scale.
 
-    A program then loads those once for all of its lines instead of once per element. None if it does not apply or does not pay.
+    A program then loads those once for all of its lines instead of once per element. None if it does not apply or is not faster.
     """
     inner = nest.vector
     if inner is None or len(nest.phases) != 1 or nest.phases[0].loops or nest.phases[0].reductions:
@@ -199,7 +199,7 @@ class ReductionWriter:
     def factors(self, values: PhaseValues) -> str:
         """The product of what is reduced."""
         new = values.names[self.reduced.steps[0]]
-        if self.kind == "window_spread":  # a window's value, if the tap that won in it is the one that is looked at
+        if self.kind == "window_spread":  # a window's value, if its maximum is at the current tap
             value = values.names[self.reduced.steps[1]]
             zero = scalar.number(self.dtype, self.neutral)
             return self.writer.let(

@@ -1,7 +1,6 @@
-"""A sum, and the sum of squares of differences from the mean, in one walk through memory.
-
-Written as they are defined they take two: the differences are known only once the mean is. But differences from any number near the
-mean will do: the sum of their squares is too large by what their own sum tells. So each part of a long loop takes its first few elements
+"""A sum, and the sum of squared differences from the mean, in one pass over memory. By definition they take two passes, since the
+differences depend on the mean. But differences from any number near the mean are enough: the sum of their squares is too large by what
+their own sum tells. So each part of a long loop takes its first few elements
 for all. And sums of squares from the means of two groups can be combined (Chan, Golub, LeVeque): each group's own, and its size
 times the square of how far its mean is from the mean of both. So each part has its own.
 """
@@ -19,7 +18,7 @@ from . import scalars as scalar
 from .kernels import LoopWriter, ReductionWriter
 from .values import PhaseValues
 
-FIRST = 16  # elements whose mean is near enough to that of all
+FIRST = 16  # the number of elements whose mean is near enough to that of all
 
 
 def mean_squares(phases: Sequence[ReadyPhase], number: int) -> dict[Node, Node]:
@@ -59,7 +58,7 @@ def _is_plain_sum(reduced: ReadyReduction) -> bool:
 
 
 def _same_places(first: ReadyPhase, a: ReadyReduction, second: ReadyPhase, b: ReadyReduction) -> bool:
-    """Whether two reductions of tensors of one shape walk through the same elements, in the same loops."""
+    """Whether two reductions of tensors of one shape traverse the same elements, in the same loops."""
     if [l.size for l in first.loops] != [l.size for l in second.loops]:
         return False
     values = {old: IndexExpr(0, ((new, 1),)) for old, new in zip(second.loops, first.loops, strict=True)}
@@ -82,7 +81,7 @@ def _total_of_mean(phases: Sequence[ReadyPhase], step: int, count: int) -> Node 
 
 
 def _behind(phase: ReadyPhase, number: int) -> Step:
-    """The step whose value this one only moves."""
+    """The step whose value this one only passes on."""
     step = phase.steps[number]
     while step.kind == "same" and step.args:
         step = phase.steps[step.args[0]]
@@ -92,7 +91,7 @@ def _behind(phase: ReadyPhase, number: int) -> Step:
 class MomentsWriter(ReductionWriter):
     """The running state of both, in each lane of a tile: sums of differences from a number near the mean, and of their squares.
 
-    The walk is from `begin` to `end`, names of the kernel, and `first` a tile of the `FIRST` elements that it begins with, or fewer.
+    The loop runs from `begin` to `end`, names in the kernel, and `first` is a tile of its first `FIRST` elements, or fewer.
     """
 
     def __init__(self, writer: LoopWriter, reduced: ReadyReduction, width: int, first: str) -> None:

@@ -45,12 +45,14 @@ from .streams import in_streams
 from .vendor.claims import Judge
 
 WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
-RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
-LANES = 32  # of a warp: loops as long as that are worth reading side by side
-EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a launch of their own to be freed early
+RECOMPUTE_LIMIT = 64  # number of additions that take longer than writing a number and reading it again
+LANES = 32  # threads of a warp: longer loops are worth coalesced reads
+EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a separate launch to be freed early
 FLOPS_PER_BYTE = 150.0  # of products of 16-bit floats, in the time in which memory moves a byte
 LOOP_PARAMS = ("carried", "sequences", "length", "reverse", "history")  # of control flow, as `ControlFlow` has them
-MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
+MOST_SHARED = (
+    128 << 10
+)  # bytes of shared memory in a launch: Triton allocates it for each of the merged kernels separately
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
@@ -114,7 +116,7 @@ def gpu_program(
 
 
 def _is_by_graph(kernel: Kernel, plan: Plan | None) -> bool:
-    """Whether our own code writes the results of a kernel: libraries round less often than the graph says."""
+    """Whether weft's own code computes the results of a kernel: libraries round less often than the graph specifies."""
     phases = () if plan is None else plan.phases
     return not any(p.symbol == "library" and "epilogue" in p.arguments for p in phases)
 
@@ -127,7 +129,7 @@ def _scratch(kernel: Kernel) -> int:
 def _plan(
     kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None, options: CompileOptions
 ) -> Plan:
-    """How the work of an anchor is done."""
+    """The plan of an anchor."""
     anchor = kernel.anchor
     assert anchor is not None
     if is_attention(anchor):
@@ -136,7 +138,7 @@ def _plan(
         return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
-    assert is_contraction(kernel), anchor.op.name  # whole numbers of more bits are multiplied by loops
+    assert is_contraction(kernel), anchor.op.name  # wider integers are multiplied by loops
     return choose(kernel, hidden, judge, options, still).plan
 
 
@@ -165,7 +167,7 @@ def compiled_commands(program: KernelProgram, compiler: Compiler) -> CompiledCom
 
 
 def error_sites(program: KernelProgram) -> list[tuple[Site, ...]]:
-    """The errors of each launch that can meet some, in the order of their entries in the status."""
+    """The possible errors of each launch, in the order of their entries in the status."""
     return [launch.kernel.errors for launch in commands(program).launches if launch.kernel.errors]
 
 
@@ -179,7 +181,7 @@ def _commands(
 
     def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch[KernelSource]:
         made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
-        # The text does not say of what type memory is, nor whose line an error is put down to.
+        # The text does not contain the types of memory, nor the source lines of errors.
         same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
         kernel = known.setdefault(same, made)
         return Launch(kernel, kernel.programs, tuple(slots), once, calls=calls)
@@ -217,7 +219,7 @@ def _commands(
 
 
 def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSource]]:
-    """Independent copies: short ones share a kernel of ours."""
+    """Independent copies: short ones share a kernel."""
     short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
     steps: list[Command[KernelSource]] = [
         Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1
@@ -277,7 +279,7 @@ def _control(program: KernelProgram, call: Call, known: dict[object, KernelSourc
 
 
 def _loose(kernel: Kernel, body: KernelProgram) -> frozenset[int]:
-    """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
+    """The inputs of a body may be elements or slices of longer tensors, which are not aligned."""
     first = len(kernel.views) - len(body.graph.inputs)  # the condition of a `cond` is not passed to its branches
     offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]
     given, made = body.graph.inputs, body.graph.outputs
@@ -323,9 +325,8 @@ def _in_order(calls: Sequence[Call]) -> Iterator[_Made]:
 
 
 def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
-    """Small kernels as one launch: it takes longer to begin than they do to run. Large ones keep their registers to themselves.
-
-    Those of many warps and of few do not go together: all would run with many.
+    """Small kernels as one launch, since a launch takes longer than they do. Large ones are not merged, because merged kernels share the
+    largest number of registers. Kernels of many warps and of few are not merged: all would run with many.
     """
     groups: list[list[_Made]] = []
     for one in sorted(made, key=lambda m: m[0].warps):

@@ -24,7 +24,7 @@ def storage(dtype: DType) -> str:
 
 
 def register(dtype: DType) -> str:
-    """The type of an element while it is computed with."""
+    """The type of an element in registers."""
     if dtype is bool_:
         return "tl.int1"
     return "tl.float32" if dtype.is_half else f"tl.{dtype.name}"
@@ -58,7 +58,7 @@ def filled(dtype: DType, value: Any, shape: str) -> str:
 
 
 class ScalarCall:
-    """An op to write: the node, the names of its arguments, and where errors go."""
+    """An op to emit: the node, the names of its arguments, and where errors are reported."""
 
     def __init__(self, node: Node, args: Sequence[str], flag: Flag) -> None:
         self.node, self.args, self.flag = node, list(args), flag
@@ -91,14 +91,14 @@ def _sign(c: ScalarCall) -> str:
 
 
 def _negative(c: ScalarCall) -> str:
-    """Triton takes -x for 0 - x, which is 0.0 for 0.0."""
+    """Triton computes -x as 0 - x, which is 0.0 for 0.0."""
     if c.is_float:
         return f"{c.x} * -1.0"
     return f"-{c.x}" if c.signed else f"(0 - {c.x}).to({register(c.dtype)})"
 
 
 def _next_whole(c: ScalarCall, function: str, between: str, result: str) -> str:
-    """The whole number above or below. GPUs take the least float32 numbers for 0: what lies next to 0 is asked for by itself."""
+    """ceil or floor. GPUs flush subnormal float32 numbers to 0, so values next to 0 are handled separately."""
     if not c.is_float:
         return c.x
     return f"tl.where({between.format(x=c.x)}, {result}, {function}({c.x}))"
@@ -148,7 +148,7 @@ def _pow(c: ScalarCall) -> str:
 
 
 def _nextafter(c: ScalarCall) -> str:
-    """A 16-bit float steps by its own bits: in registers it is a float32, whose neighbours are nearer."""
+    """The next 16-bit float is found in its 16 bits: in registers it is a float32, whose neighbours are nearer."""
     if not c.dtype.is_half:
         return f"libdevice.nextafter({c.x}, {c.y})"
     bits = f"{to_storage(c.x, c.dtype)}.to(tl.int16, bitcast=True)"
@@ -188,7 +188,7 @@ def convert(x: str, source: DType, target: DType) -> str:
 
 
 def _saturated(x: str, source: DType, target: DType) -> str:
-    """A float as a whole number: towards zero, the nearest there is, and 0 for nan."""
+    """A float as an integer: truncated towards zero, clamped to the range, and 0 for nan."""
     signed = target.kind == "int"
     least, most = (-(1 << target.bits - 1), (1 << target.bits - 1) - 1) if signed else (0, (1 << target.bits) - 1)
     safe = f"tl.where(({x} > {float(least)}) & ({x} < {float(most)}), {x}, 0.0).to({register(target)})"

@@ -9,7 +9,7 @@ from ...records import dataclass
 from ..ir.index import Loop
 from .device_functions import with_helpers
 
-FIRST_ERROR = "first_error = 0"  # a line of kernels that can meet wrong values
+FIRST_ERROR = "first_error = 0"  # a line of kernels that can report invalid values
 Site = tuple[str, str, object]  # op, message with {value}, the user's line
 
 
@@ -28,8 +28,8 @@ class KernelSource:
     warps: int
     stages: int
     errors: tuple[Site, ...]
-    loose: tuple[int, ...] = ()  # arguments whose memory may begin anywhere, not where wide loads can
-    shared: int = 0  # bytes of shared memory that strips of operands take, at the most
+    loose: tuple[int, ...] = ()  # arguments whose memory may not be aligned for wide loads
+    shared: int = 0  # the maximum bytes of shared memory that strips of operands take
 
     @property
     def text(self) -> str:
@@ -85,7 +85,7 @@ class KernelWriter:
 
 
 def decomposed(loops: tuple[Loop, ...], number: str) -> dict[Loop, str]:
-    """Each of nested loops, from the number of a place in all of them."""
+    """The value of each of several nested loops, from the number of an iteration."""
     found, below = {}, 1
     for loop in reversed(loops):
         part = number if below == 1 else f"({number} // {below})"
@@ -95,7 +95,7 @@ def decomposed(loops: tuple[Loop, ...], number: str) -> dict[Loop, str]:
 
 
 def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
-    """Kernels that do not wait for each other as one: the first programs do the work of the first, and so on."""
+    """Independent kernels merged to one: the first programs run the first kernel, and so on."""
     if len(sources) == 1:
         return sources[0]
     arguments = list(dict.fromkeys(node for source in sources for node in source.arguments))
@@ -118,9 +118,8 @@ def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
 
 
 def _chosen(calls: Sequence[tuple[int, str]], indent: str) -> list[str]:
-    """The call that a program makes, found by halving: a chain of hundreds of cases would be too deep for Triton.
-
-    Each comes with the number of the first program that makes it.
+    """The call of a program, found by binary search: a chain of hundreds of cases would be too deep for Triton. Each call comes with the
+    number of its first program.
     """
     if len(calls) == 1:
         return [indent + calls[0][1]]
@@ -130,6 +129,6 @@ def _chosen(calls: Sequence[tuple[int, str]], indent: str) -> list[str]:
 
 
 def _as_part(source: KernelSource, name: str, errors: int) -> str:
-    """The function of a kernel, told its program's number; its errors are counted on from those before."""
+    """The function of a kernel, which gets the number of its program; its errors are numbered after the previous ones."""
     text = source.body.replace(f"def {source.name}(", f"def {name}(number, ").replace("tl.program_id(0)", "number")
     return text.replace(FIRST_ERROR, FIRST_ERROR.replace("0", str(errors)))

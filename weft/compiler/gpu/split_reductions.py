@@ -29,7 +29,7 @@ from .values import PhaseValues
 
 WANTED = 528  # programs: four for each multiprocessor of a large GPU
 MOST_PARTS = 512
-BROAD = 64  # rows side by side that a program sums up
+BROAD = 64  # adjacent rows that a program sums
 FINISH_ROWS, FINISH_TILE = 8, 2048  # of a program that only combines parts: rows, for whole sectors of memory; elements
 
 
@@ -50,7 +50,7 @@ def loops_scratch(nest: ReadyNest) -> int:
     return max((offset + nbytes(node) for node, offset in loops_workspace(nest).items()), default=0)
 
 
-# --- what is launched -----------------------------------------------------------------------------------------------------------
+# --- launches -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Planner:
         self.stages: list[_Stage] = []
         self.partials: dict[Node, _PartialResults] = {}
         self.small: list[ReadyPhase] = []  # phases without loops, seen so far
-        self.stored = 0  # how many of them have been stored
+        self.stored = 0  # the number of them that have been stored
 
     def plan(self) -> _Plan:
         for number, phase in enumerate(self.nest.phases):
@@ -163,7 +163,7 @@ class _Planner:
         self.partials[reduced.node] = _PartialResults(reduced, cut, nodes, total)
 
     def _finish(self) -> None:
-        """Add a launch that makes the stores which had to wait."""
+        """Add a launch for the stores that were postponed."""
         waiting = [p for i, p in enumerate(self.small) if i >= self.stored or p.reductions]
         if any(phase.stores for phase in waiting):
             most = max((partial.cut.parts for partial in self.partials.values()), default=1)
@@ -172,7 +172,7 @@ class _Planner:
         self.stored = len(self.small)
 
     def _computed_again(self, phase: ReadyPhase) -> tuple[ReadyPhase, ...]:
-        """Phases without loops that make what a phase needs and what is not in memory."""
+        """Phases without loops that compute the inputs of a phase that are not in memory."""
         needed, found = _needed(phase), list[ReadyPhase]()
         for number, small in reversed(list(enumerate(self.small))):
             made = {r.node for r in small.reductions}
@@ -185,12 +185,12 @@ class _Planner:
 
 
 def _needed(phase: ReadyPhase) -> set[Node]:
-    """What a phase reads of memory, and of rows."""
+    """The values that a phase reads from memory, and its row values."""
     return {s.node for s in phase.steps if s.kind in ("row", "load")}
 
 
 def _tensors(phase: ReadyPhase) -> int:
-    """How many tensors its loops walk through."""
+    """The number of tensors that its loops traverse."""
     return sum(s.kind == "load" and any(loop in s.indices[0].loops for loop in phase.loops) for s in phase.steps)
 
 
@@ -219,7 +219,7 @@ class _Launch(LoopWriter):
         return self.finished(tiles * self.cut.parts, self.tile.warps)
 
     def _combine_all(self, phases: Sequence[ReadyPhase]) -> None:
-        """The reductions that these phases need, whole. A sum comes before its squares, which need the mean."""
+        """The combined reductions that these phases need. A sum comes before its squares, which need the mean."""
         needed = {node for phase in phases for node in _needed(phase)}
         needed |= {
             partial.total
@@ -266,7 +266,7 @@ class _Launch(LoopWriter):
         return f"{squares} + {size} * {apart} * {apart}"
 
     def _row_phase(self, phase: ReadyPhase, later: Sequence[ReadyPhase]) -> None:
-        """A phase without loops. What it stores is stored in the launch that has nothing else to do."""
+        """A phase without loops. Its stores are done in the launch that has no loops."""
         self.about(phase)
         self.inside = "inside_rows"
         values = PhaseValues(self, phase)
@@ -293,7 +293,7 @@ class _Launch(LoopWriter):
                 self._store_partial(node, results[min(number, len(results) - 1)])
 
     def _totals(self, phase: ReadyPhase) -> list[ReductionWriter]:
-        """What the reductions of a phase keep. Where squares are wanted too, it must be known how a part begins."""
+        """The accumulators of a phase's reductions. Sums of squares also need the first elements of a part."""
         width, totals = self.tile.width, list[ReductionWriter]()
         for reduced in phase.reductions:
             if self.plan.squares_of(reduced.node):
@@ -303,7 +303,7 @@ class _Launch(LoopWriter):
         return totals
 
     def _first(self, phase: ReadyPhase, reduced: ReadyReduction) -> str:
-        """What is reduced, at the beginning of the part: a tile."""
+        """The first elements of the part that is reduced, as a tile."""
         self.line(f"early = begin + tl.arange(0, {min(FIRST, self.tile.width)})[None, :]")
         self.line("inside_early = early < end")
         self.at |= decomposed(phase.loops, "early")

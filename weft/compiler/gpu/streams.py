@@ -1,8 +1,8 @@
-"""Two streams of commands: what runs beside the others, and where these wait for it.
+"""Two streams of commands: the commands that run concurrently with the others, and where the others wait for them.
 
-A stream runs its commands in order. A command of the first one waits for one of the second where it reads or writes memory that that one
-writes, or writes memory that it reads; at the end of a list everything is waited for. The second stream waits for all that was
-put into the first one before.
+A stream runs its commands in order. A command of the first stream waits for one of the second if it accesses memory that the other writes,
+or writes memory that the other reads; the end of a list waits for everything. The second stream waits for all commands enqueued on the
+first one before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .commands import Beside, Collective, Command, CommandList, ControlFlow, Joi
 
 
 def in_streams(commands: Sequence[Command[K]]) -> CommandList[K]:
-    """Commands in their order: neighbours that run beside the others are one `Beside`, and there is a `Join` where one is waited for."""
+    """Commands in their order: adjacent concurrent commands are one `Beside`, and a `Join` is where one is waited for."""
     found: list[Command[K]] = []
     flying: list[_Flight] = []  # in the order in which they end
     begun = 0
@@ -35,7 +35,7 @@ def in_streams(commands: Sequence[Command[K]]) -> CommandList[K]:
             found.append(Beside(CommandList(together), flying[-1].calls))
             continue
         for command in group:
-            alone = _has_collectives(command)  # those of two streams would not be in one order
+            alone = _has_collectives(command)  # collectives of two streams would have no common order
             met = [i for i, flight in enumerate(flying) if alone or flight.meets(command)]
             if met:
                 join(met[-1])
@@ -58,7 +58,7 @@ class _Flight:
                 self._written.add(slot)
 
     def meets(self, command: Command[K]) -> bool:
-        """Whether a command of the first stream touches what they write, or writes what they read."""
+        """Whether a command of the first stream accesses memory that they write, or writes memory that they read."""
         touched = [*_slots(command), *(slot for call in command.calls for slot in (*call.reads, *call.writes))]
         changed = [slot for call in command.calls for slot in call.writes]
         return any(map(self._written.overlap, touched)) or any(map(self._read.overlap, changed))
@@ -74,7 +74,7 @@ def _slots(command: Command[K]) -> Sequence[Slot]:
 
 
 def _without_detours(commands: Sequence[Command[K]]) -> Iterator[Command[K]]:
-    """The same, except that a `Beside` which is waited for at once, when nothing else runs there, stays in the first stream."""
+    """The same, except that a `Beside` which is waited for immediately, when nothing else runs concurrently, remains in the first stream."""
     begun, ended = 0, 0
     number: dict[int, int] = {0: 0}  # of each `Beside` among those that remain
     skipped = False

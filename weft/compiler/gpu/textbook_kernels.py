@@ -1,6 +1,6 @@
 """Textbook kernels of products and convolutions, to be read and to be compared with.
 
-NAIVE (of a convolution: DIRECT) computes one element of the result per lane and loads all operands from memory again and again.
+NAIVE (of a convolution: DIRECT) computes one element of the result per lane and loads all operands from memory for each element.
 TILED reuses what it loads: a program computes a small square of the result from small squares of the operands, on the ordinary units.
 GEMM first writes the patches of a convolution to memory (im2col), and is a plain product from then on. All of them end with the
 same epilogue as the fast kernel.
@@ -26,17 +26,17 @@ PATCH_LANES = 1024
 
 
 def write_naive(name: str, kernel: Kernel) -> KernelSource:
-    """One element of the result a lane, in a loop over all that is summed."""
+    """One element of the result per lane, in a loop over all terms."""
     return _Naive(name, kernel, None).source()
 
 
 def write_tiled(name: str, kernel: Kernel) -> KernelSource:
-    """Small squares, multiplied without the matrix units."""
+    """Small squares, multiplied without tensor cores."""
     return _Tiled(name, kernel, SQUARE).source()
 
 
 def patches(kernel: Kernel) -> Node:
-    """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
+    """The memory for all patches, the left operand of the product, as a tensor internal to the kernels of GEMM."""
     anchor = anchor_of(kernel)
     count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
     return scratch_tensor("patches", anchor, (count,), kernel.views[0].base.dtype)
@@ -56,7 +56,7 @@ class FlatWriter(ContractionWriter):
     """A kernel that goes through elements one by one; `row` is the number of an element."""
 
     def _elements(self, count: int, lanes: int, loops: tuple[Loop, ...]) -> int:
-        """Which elements this program has; how many programs there are."""
+        """The elements of a program, and the number of programs."""
         self.inside, self.zero = "inside_rows", "0 * row"
         self.line(f"row = tl.program_id(0) * {lanes} + tl.arange(0, {lanes})")
         self.line(f"inside_rows = row < {count}")
@@ -90,7 +90,7 @@ class _Naive(FlatWriter):
 
 class _Tiled(ContractionWriter):
     def _common(self) -> DType:
-        return self._wide()  # numbers of 16 bits would go to the matrix units
+        return self._wide()  # 16-bit numbers would be multiplied by tensor cores
 
     def _precision(self) -> str:
         return ', input_precision="ieee"'
@@ -109,7 +109,7 @@ class _Patches(FlatWriter):
 
 class _Unfolded(ContractionWriter):
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
-        """The left factor comes from the patches, where padding is written out."""
+        """The left factor is read from the patches, which include padding."""
         depth_loops, _, right = super()._sum()
         loops, position = _patch_loops(self, depth_loops), IndexExpr()
         for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
@@ -118,7 +118,7 @@ class _Unfolded(ContractionWriter):
 
 
 def _patch_loops(contraction: ContractionWriter, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """How patches lie in memory: one after the other; for the gradient of the filter, pixel by pixel, as images lie."""
+    """The layout of patches: one after the other; for filter gradients pixel by pixel, like images."""
     rows = contraction.loops[1]
     if is_filter_gradient(contraction.anchor):
         return (contraction.group, *depth_loops, rows)

@@ -68,7 +68,7 @@ class PhaseValues:
         self.names: list[str] = []
         self._places: dict[
             Inside, str
-        ] = {}  # names of places that may lie outside: windows of windows ask for them often
+        ] = {}  # names of indices that may be out of range: windows of windows use them repeatedly
         for number, step in enumerate(phase.steps):  # in order: each after its arguments
             left_out = only is not None and number not in only
             self.names.append((known or {}).get(number) or ("" if left_out else self._compute(step)))
@@ -128,7 +128,7 @@ class PhaseValues:
         return f"{state[1]}.to(tl.int32)" if kind == "window_tap" else state[-1]
 
     def _spread_back(self, step: Step, args: list[str]) -> str:
-        """The sum over the windows that this element won."""
+        """The sum over the windows whose maximum this element is."""
         parts = []
         for number, conditions in enumerate(step.conditions):
             tap, g = args[2 * number : 2 * number + 2]
@@ -139,7 +139,7 @@ class PhaseValues:
     # --- places -------------------------------------------------------------------------------------------------------------
 
     def all_of(self, first: Sequence[str], conditions: Sequence[Inside]) -> str:
-        """Whether all hold; "True" if there is nothing to ask."""
+        """The conjunction of conditions; "True" if there are none."""
         words = [*first, *(f"({self._inside(f'({self.index(c.inner)})', c)})" for c in conditions)]
         return " & ".join(words) or "True"
 
@@ -197,7 +197,7 @@ class PhaseValues:
         self._flag(bad, "0", self.writer.site(name, MESSAGES[name], node.source), None)
 
     def _flag(self, bad: str, value: str, site: int, mask: str | None) -> None:
-        """Where something is wrong, remember which site and which value; the run goes on with safe numbers."""
+        """Record the site and the value of the first error; the run continues with safe numbers."""
         inside = mask or self.writer.inside
         wrong = self.writer.let("bad", f"tl.where({bad}, {inside}, False)")
         here = f"tl.zeros_like({wrong}.to(tl.int32))"
@@ -207,7 +207,7 @@ class PhaseValues:
     # --- memory -------------------------------------------------------------------------------------------------------------
 
     def _mask(self, position: IndexExpr) -> str | None:
-        """Which of the elements at this place exist; None where there is one for all."""
+        """The mask of elements that exist at this place; None if all share one element."""
         words = dict.fromkeys(mask for loop, mask in self.writer.masks.items() if loop in position.loops)
         return " & ".join(words) or None
 
@@ -218,15 +218,15 @@ class PhaseValues:
         return scalar.from_storage(raw, node.dtype)
 
     def store_all(self) -> None:
-        """Write what the phase stores; all is read before anything is written."""
+        """Emit the stores of the phase; all loads come before them."""
         for written in self.phase.stores:
             self.store(written.node, written.position, self.names[written.step])
 
     def store(self, node: Node, position: IndexExpr, value: str, begin: str = "") -> None:
-        """Write a value of a node; `begin` is where in its memory the places begin, if not at the beginning."""
+        """Store a value of a node; `begin` is the offset in its memory, if it is not 0."""
         varies = (
             self._mask(position) == self.writer.inside
-        )  # with every loop; one that is run once leaves no trace in a place
+        )  # with every loop: loops of one iteration do not occur in places
         where = self.index(position) if varies else f"{self.index(position)} + {self.writer.zero}"
         self.writer.written.append(node)
         stored = scalar.to_storage(value, node.dtype)

@@ -14,7 +14,7 @@ DIRECTIONS: dict[str, Direction] = {"conv": "forward", "conv_data": "data_gradie
 
 @dataclass(frozen=True)
 class ConvShape:
-    """A convolution in 1, 2 or 3 dimensions; `padding` is what lies before the first element along each."""
+    """A convolution in 1, 2 or 3 dimensions; `padding` is the padding before the first element along each."""
 
     batch: int
     channels: int
@@ -39,7 +39,7 @@ class ConvShape:
 
     @property
     def flops(self) -> int:
-        """Of any of the three directions, padding counted as if it were multiplied."""
+        """The same for all three directions; multiplications with padding are included."""
         return 2 * self.batch * prod(self.out) * prod(self.kernel) * self.channels * self.filters // self.groups
 
     @property

@@ -24,7 +24,7 @@ class Elements:
     rows: set[Node] = field(default_factory=set)
 
     def grow(self, wanted: list[Key], stored: Collection[Node], own: set[Node], rows: Collection[Node]) -> None:
-        """Add elements and all that they are computed from, down to row values and stored nodes, except the phase's own.
+        """Add elements and everything that they are computed from, down to row values and stored nodes, except the phase's own.
 
         A load of a node that is no longer stored elsewhere, or has become a row value, is expanded again. Nothing else changes
         while kernels merge: `stored` only shrinks, `own` and `rows` only grow.
@@ -69,7 +69,7 @@ class Elements:
         return large
 
     def computed(self) -> Iterator[Node]:
-        """The nodes whose elements are computed here at some cost; with repetitions."""
+        """The nodes whose elements are computed here at some cost, with repetitions."""
         for node, _ in self.keys:
             if node not in self.loads and node not in self.rows and node.op.kind != "leaf":
                 yield node

@@ -6,7 +6,7 @@ from math import prod
 
 from ...graph.node import Node
 
-FRAME_RESERVED = 3  # entries before those of inputs and outputs: the arena, the status, what is kept
+FRAME_RESERVED = 3  # entries before those of inputs and outputs: the arena, the status, persistent memory
 ALIGN = 64  # bytes
 
 

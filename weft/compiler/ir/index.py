@@ -1,8 +1,8 @@
 """Indices of tensor elements as formulas of loop variables: the arithmetic behind all movement of data.
 
 An `Index` is a sum `offset + coefficient * term + ...`. A term is a loop, or something that is not linear in loops but known
-to lie in `range(term.size)`: a quotient, a remainder, a place made safe for reading, a number read from a tensor. Reshapes
-divide; most divisions come out even because the parts of a sum lie in known ranges, and then nothing opaque remains.
+to lie in `range(term.size)`: a quotient, a remainder, a clamped index, a number read from a tensor. Reshapes divide; most divisions are
+exact because the parts of a sum have known ranges, and then no opaque term remains.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ class Remainder:
 
 @dataclass(frozen=True)
 class Inside:
-    """inner where low <= inner < high, else 0: a place that can be read although it may lie in the padding.
-
-    With a `step` above 1 the inner place must also be a multiple of it, and is divided by it.
+    """inner where low <= inner < high, else 0: an index that is safe to read even if inner is in the padding. With a `step` above 1, inner
+    must also be a multiple of it, and is divided by it.
     """
 
     inner: IndexExpr
@@ -62,7 +61,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Read:
-    """A number read from an integer tensor at a place: the index of a gather along an axis of this size."""
+    """A number read from an integer tensor: the index of a gather along an axis of this size."""
 
     node: Node
     place: tuple[IndexExpr, ...]
@@ -79,7 +78,7 @@ class _Fields(NamedTuple):
 
 
 class IndexExpr(_Fields):
-    """offset + the sum of coefficient * term. A tuple, because the compiler creates, compares and hashes very many of them."""
+    """offset + the sum of coefficient * term. A tuple, because the compiler creates, compares and hashes a large number of them."""
 
     def __add__(self, other: IndexExpr | int) -> IndexExpr:  # type: ignore[override]
         if isinstance(other, int):
@@ -130,7 +129,7 @@ class IndexExpr(_Fields):
         """Quotient and remainder by a number above 0."""
         if by == 1:
             return self, IndexExpr()
-        # What divides evenly goes to the quotient; the rest stays, if it is known to lie below the divisor.
+        # Terms that are divisible go to the quotient; the others are the remainder if their sum is known to be less than the divisor.
         whole = tuple((t, c // by) for t, c in self.parts if c % by == 0)
         rest = IndexExpr(self.offset % by, tuple((t, c) for t, c in self.parts if c % by))
         quotient = IndexExpr(self.offset // by, whole)
@@ -255,7 +254,7 @@ def reshaped(place: Place, shape: Shape, target: Shape) -> Place:
     """The place in a tensor of shape `target` with the same position as `place` in one of shape `shape`."""
     if 0 in shape:
         return (IndexExpr(),) * len(target)  # there is no place at all
-    # Axes are matched in groups of equal size, so that only axes that really mix are divided.
+    # Axes are matched in groups of equal size, so that only axes that are regrouped are divided.
     result: list[IndexExpr] = []
     i = j = 0
     while i < len(shape) or j < len(target):
@@ -314,7 +313,7 @@ def _substituted_term(term: Term, values: Mapping[Loop, IndexExpr]) -> IndexExpr
 
 
 def inside(index: IndexExpr, size: int, step: int = 1) -> IndexExpr:
-    """A safe place in range(size): index // step where that is a place in the range, else 0."""
+    """A safe index in range(size): index // step where that is in the range, else 0."""
     if index.low >= 0 and index.high <= (size - 1) * step:
         quotient, rest = index.divided(step)
         if rest == IndexExpr():
@@ -323,7 +322,7 @@ def inside(index: IndexExpr, size: int, step: int = 1) -> IndexExpr:
 
 
 def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...]]]:
-    """Where a movement op finds the element at a place: (input, place there, the conditions under which it is read).
+    """Where a movement op reads the element of its result at a place: (input, place in it, the conditions under which it is read).
 
     Several entries (of `concat`) are alternatives, tried in order; if no condition holds, `pad` has its filler.
     """

@@ -46,11 +46,11 @@ class Kernel:
 
     @property
     def results(self) -> dict[int, Node]:
-        """The results of an anchor with several that something reads, by their numbers: only these have memory."""
+        """The results, by number, of an anchor with several results that are read: only these have memory."""
         return {n.param("index"): n for n in self.outputs if n.op is ITEM}
 
     def elements(self) -> list[Elements]:
-        """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""
+        """What each phase computes and reads, while kernels are merged; later, `bodies` replaces it."""
         return [p.elements for p in self.nest.phases] if self.nest is not None else []
 
     def loads(self) -> Iterator[Key]:
@@ -59,7 +59,7 @@ class Kernel:
 
 
 def is_copy(kernel: Kernel) -> bool:
-    """Whether a kernel only widens. Merged with the producer of the narrow value, it would run too early, and its copy live too long."""
+    """Whether a kernel only widens. Merged with the producer of the narrow value, it would run too early, and its copy would be live too long."""
     return all(map(is_wide_copy, kernel.outputs))
 
 
@@ -82,7 +82,7 @@ def is_anchor(node: Node, by_loops: ByLoops) -> bool:
 
 
 def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:
-    """The node as a view of a stored one, if movement of data is all that lies between.
+    """The node as a view of a stored one, if only movement of data is between them.
 
     `widens`: the reader converts 16-bit floats to float32 itself.
     """
@@ -148,12 +148,12 @@ def is_narrowing(node: Node) -> bool:
 
 
 def is_wide_copy(node: Node) -> bool:
-    """Whether it is a float32 copy of 16-bit floats for a kernel that reads float32 only. It should live for that kernel only."""
+    """Whether it is a float32 copy of 16-bit floats for a kernel that reads float32 only. It should be live for that kernel only."""
     return is_widening(unmoved(node))
 
 
 def is_group(node: Node) -> bool:
-    """Whether it is a group of a longer concat, as many pieces as one kernel should choose from."""
+    """Whether it is a group of pieces of a longer concat, as many as one kernel should choose from."""
     return node.op.name == "concat" and len(node.inputs) >= thresholds.concat_pieces
 
 

@@ -25,13 +25,13 @@ from ..thresholds import thresholds
 from .index import IndexExpr, Inside, Loop, Place, Quotient, Read, Remainder, fresh, inside, linear, moved, substituted
 from .window_ops import SPREAD
 
-Key = tuple[Node, Place]  # an element that is wanted: of which node, at which place
+Key = tuple[Node, Place]  # an element to compute: its node and its place
 Position = Callable[[Place, Shape], IndexExpr]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do for each element. `args` are the numbers of earlier steps.
+    """One operation for each element. `args` are the numbers of earlier steps.
 
     load: read `node` at `place`. row: the value an earlier phase gave `node`. op: the node's own op on args. iota, const.
     guard: the arg where all conditions hold, else the filler of `node` (a pad). choose: of args the first whose conditions
@@ -43,7 +43,9 @@ class Step:
     place: Place = ()
     args: tuple[int, ...] = ()
     conditions: tuple[tuple[Inside, ...], ...] = ()
-    indices: tuple[IndexExpr, ...] = ()  # what the code needs of the place: positions in memory, or the number itself
+    indices: tuple[
+        IndexExpr, ...
+    ] = ()  # the form of the place that code generation needs: positions in memory, or the index itself
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def gathered(node: Node, place: Place) -> Key:
 
 
 def window_taps(node: Node, place: Place) -> list[tuple[tuple[int, ...], Place, tuple[Inside, ...]]]:
-    """The places a window op looks at from one place, one for each tap."""
+    """The places that a window op reads for one place of its result, one for each tap."""
     size = node.param("size")
     return [
         (tap, *window_place(node, place, tuple(map(IndexExpr, tap)))) for tap in itertools.product(*map(range, size))
@@ -188,9 +190,8 @@ def window_taps(node: Node, place: Place) -> list[tuple[tuple[int, ...], Place, 
 
 
 def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Inside, ...]]:
-    """What a window sees at one of its taps: the place in the input, and the conditions for it not to be padding.
-
-    For `window_spread` it is the other way round: the window that sees the place with this tap, if there is one.
+    """The place in the input that a window reads with one of its taps, and the conditions for it not to be padding. For `window_spread` the
+    reverse: the window that reads the place with this tap, if there is one.
     """
     stride, padding, dilation = node.get_params("stride", "padding", "dilation")
     there: list[IndexExpr] = []
@@ -238,14 +239,14 @@ def condition_reads(conditions: Iterable[Inside]) -> list[Key]:
 class Reduction:
     """A node that is the sum (or another combination) over `loops` of the product of `factors`, a row value.
 
-    The factors of a `window_spread` are a window's tap and its value: the value counts where that tap is the one that is looked at.
+    The factors of a `window_spread` are a window's tap and its value: the value is used where that tap is the current one.
     """
 
     node: Node
     place: Place  # in the outer loops
     loops: tuple[Loop, ...]
     factors: tuple[Key, ...]
-    conditions: tuple[Inside, ...] = ()  # where they do not hold, there is nothing to combine
+    conditions: tuple[Inside, ...] = ()  # where they do not hold, no element is combined
 
 
 @dataclass
@@ -259,7 +260,7 @@ class Store:
 
 @dataclass
 class LoopPhase:
-    """What is done together in the same loops: reductions, or stores."""
+    """The reductions or stores that share the same loops."""
 
     loops: tuple[Loop, ...]
     reductions: list[Reduction] = field(default_factory=list)
@@ -359,7 +360,7 @@ CONVOLUTIONS: dict[str, Callable[[Node, Place], Sum]] = {
 
 
 def _own_loop(size: int) -> IndexExpr:
-    # An axis without elements still is a loop, one that is never entered.
+    # An axis without elements is still a loop, which is never entered.
     return IndexExpr(0, ((Loop(size), 1),)) if size != 1 else IndexExpr()
 
 
@@ -393,7 +394,7 @@ def split(loops: Sequence[Loop], places: Iterable[Place]) -> dict[Loop, tuple[In
 
 
 def mergeable(first: Loop, second: Loop, indices: Iterable[IndexExpr]) -> bool:
-    """Whether two neighbouring loops can be run as one: every place grows with the first as with a whole second."""
+    """Whether two adjacent loops can be merged: in every place, a step of the first equals all steps of the second."""
     for index in indices:
         a, b = index.coefficient(first), index.coefficient(second)
         if a is None or b is None or a != b * second.size:

@@ -21,7 +21,7 @@ from .window_ops import SPREAD, TAP
 
 @dataclass
 class ReadyStore:
-    """A store: which step's value goes where."""
+    """A store: the step whose value is written, and where."""
 
     node: Node
     step: int
@@ -30,12 +30,12 @@ class ReadyStore:
 
 @dataclass
 class ReadyReduction:
-    """A reduction: which steps' product is combined, and where that is not padding."""
+    """A reduction: the steps whose product is combined, and the conditions for elements that are not padding."""
 
     node: Node
     steps: tuple[int, ...]
     conditions: tuple[Inside, ...]
-    positions: tuple[IndexExpr, ...]  # what argmax reports of the element it looks at
+    positions: tuple[IndexExpr, ...]  # the position that argmax reports for the current element
 
     @property
     def dtype(self) -> DType:
@@ -102,11 +102,11 @@ GROUPED_STEPS = 64  # of a loop's body, up to which more columns are reduced tog
 class ReadyNest:
     outer: tuple[Loop, ...]
     phases: list[ReadyPhase]
-    vector: Loop | None  # an outer loop; None: each phase has its own
+    vector: Loop | None  # an outer loop; None: each phase has one of its own
 
 
 def ready(kernel: Kernel, lanes: int) -> ReadyNest:
-    """The nest of a kernel as it will be written. The loops of an anchor's result stay as they are."""
+    """The nest of a kernel as code is generated from it. The loops of an anchor's result are not changed."""
     nest = kernel.nest
     assert nest is not None
     phases = []
@@ -213,7 +213,7 @@ def _choose_vectors(nest: ReadyNest, lanes: int) -> None:
 
 
 def _score(phase: ReadyPhase, loop: Loop, lanes: int) -> float:
-    """How well the accesses of a phase suit vectors along a loop."""
+    """A score of how well the accesses of a phase vectorize along a loop."""
     total = 0.0
     for step in phase.steps:
         if step.kind == "load":
@@ -249,8 +249,7 @@ def _access(step: int | None, weight: float) -> float:
 def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
     """How many elements a vector should have, when `lanes` are the usual number.
 
-    Fewer if the loops are too short for it. More where columns are reduced: one step down the rows should use all of the
-    cache lines it touches.
+    Fewer if the loops are too short. More where columns are reduced: one step down the rows should use whole cache lines.
     """
     lengths = (
         [nest.vector.size] if nest.vector is not None else [p.vector.size for p in nest.phases if p.vector is not None]
@@ -266,9 +265,8 @@ def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
 
 
 def grouped_columns(nest: ReadyNest, lanes: int, registers: int, register_lanes: int) -> int:
-    """How many columns are reduced together, when vectors have `lanes` elements: as many as half of the registers can add up.
-
-    Rows are then read in long stretches, and independent sums hide the latency of an addition.
+    """How many columns are reduced together, when vectors have `lanes` elements: as many as half of the registers can accumulate. Rows are
+    then read in long contiguous pieces, and independent sums hide the latency of additions.
     """
     reducing = [p for p in nest.phases if p.reductions and p.loops]
     if nest.vector is None or not reducing:

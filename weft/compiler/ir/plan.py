@@ -12,8 +12,8 @@ from ...records import dataclass
 class PlanPhase:
     """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
 
-    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
-    given to it as "site0" (or "site1", ... for its further axes) and the wrong value there, and goes on with a safe one.
+    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number that it got as
+    "site0" (or "site1", ... for further axes) and the wrong value there, and continues with a safe value.
     """
 
     symbol: str

@@ -1,4 +1,4 @@
-"""A program ready to be written as code: calls in order, each with the memory it reads and writes.
+"""A program ready for code generation: calls in order, each with the memory that it reads and writes.
 
 A call is one kernel's loops, or one phase of a library plan, executed by all threads together. Barriers follow from memory alone:
 there is one before a call that reads or writes what a call since the last barrier has written, or writes what it has read.
@@ -28,7 +28,9 @@ class Call:
     writes: list[Slot]
     barrier: bool = False  # before it
     once: bool = False  # it is loop-invariant, and executed in the first iteration only
-    beside: bool = False  # it runs beside the calls that follow it, until one of them needs its results or its memory
+    beside: bool = (
+        False  # it runs concurrently with the following calls, until one of them needs its results or its memory
+    )
     phase: Any = None  # of a plan
     operands: dict[str, Slot] = field(default_factory=dict)
 
@@ -44,7 +46,7 @@ class Fused:
 
 @dataclass(eq=False)
 class KernelProgram:
-    """Everything that the emitter needs."""
+    """Everything that code generation needs."""
 
     graph: Graph
     fused: Fused
@@ -53,16 +55,16 @@ class KernelProgram:
     plans: dict[Kernel, Plan]
     bodies: dict[Kernel, tuple[KernelProgram, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
-    recomputed: frozenset[Kernel] = frozenset()  # kernels that compute something again, so that it need not be kept
+    recomputed: frozenset[Kernel] = frozenset()  # kernels that recompute a value, so that it need not be kept
 
     @property
     def frame_size(self) -> int:
-        """The frame: arena, status, what is kept, inputs, outputs."""
+        """The frame: arena, status, persistent memory, inputs, outputs."""
         return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
 
     @property
     def kernels(self) -> list[Kernel]:
-        """In the order they run; those of control flow's bodies stand for themselves."""
+        """In the order in which they run; kernels in bodies of control flow are not included."""
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
     def viewed(self, view: View) -> Slot:

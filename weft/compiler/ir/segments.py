@@ -1,7 +1,6 @@
 """Segments of a vector loop: where a concat passes from one input to the next, and a pad from its filler to its input, the loop is cut.
 
-Inside of a segment nothing depends on such a choice any more: every input is read as it lies in memory. Without segments each element of
-a vector would be looked for by itself.
+Inside a segment no such choice remains: every input is read contiguously. Without segments, each element of a vector would be located separately.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _edges(whole: LoopSegment) -> list[int]:
 
 
 def _decided(phase: ReadyPhase) -> ReadyPhase:
-    """The phase without the choices whose outcome is known, and without what only the others need."""
+    """The phase without the choices whose outcome is known, and without steps that only the other outcomes need."""
     steps = [_decided_step(s) for s in phase.steps]
     needed = _needed(phase, steps)
     number = {old: new for new, old in enumerate(sorted(needed))}
@@ -88,7 +87,7 @@ def _decided_step(step: Step) -> Step:
     if step.kind == "guard" and not open_ones:
         return replace(step, args=(), conditions=())
     first = next((i for i, (_, group) in enumerate(open_ones) if not group), len(open_ones) - 1)
-    taken = open_ones[: first + 1]  # those behind it are never reached
+    taken = open_ones[: first + 1]  # later ones are never reached
     if len(taken) == 1 and (step.kind == "choose" or not taken[0][1]):
         return replace(step, kind="same", args=(taken[0][0],), conditions=())
     return replace(step, args=tuple(a for a, _ in taken), conditions=tuple(g for _, g in taken))
@@ -122,5 +121,5 @@ def _needed(phase: ReadyPhase, steps: Sequence[Step]) -> set[int]:
 
 
 def _read_by(phase: ReadyPhase, indices: Iterable[IndexExpr]) -> list[int]:
-    """The steps that give the numbers that indices are made of."""
+    """The steps that compute the numbers that indices depend on."""
     return [phase.number[key] for key in reads(tuple(indices))]

@@ -12,7 +12,7 @@ from .frame import ALIGN as ALIGN
 from .frame import nbytes as nbytes
 from .kernel import Kernel
 
-ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for memory that is kept from run to run
+ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for memory that persists between runs
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Ranges:
         """Whether a slot overlaps any of the ranges."""
         if not slot.nbytes:
             return False
-        first = bisect_right(self._stops[slot.base], slot.offset)  # the first that ends after it begins
+        first = bisect_right(
+            self._stops[slot.base], slot.offset
+        )  # the first range that ends after the start of the slot
         starts = self._starts[slot.base]
         return first < len(starts) and starts[first] < slot.offset + slot.nbytes
 
@@ -79,5 +81,5 @@ class MemoryPlan:
     packed: Mapping[Kernel, Slot]  # operands prepared once
     arena: int  # bytes
     kept: int  # bytes
-    needed: int  # the most that is alive at one time: a lower bound for every plan
-    recomputed: int = 0  # bytes that are computed again instead of being kept
+    needed: int  # the largest number of bytes live at one time: a lower bound for every plan
+    recomputed: int = 0  # bytes that are recomputed instead of kept

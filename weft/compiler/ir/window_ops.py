@@ -31,7 +31,7 @@ def _views(shape: Shape, out: Shape, size: Shape, stride: Shape, padding: Any, d
 
 
 def _tap(x: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shape) -> np.ndarray:
-    """The number of the first tap that sees the greatest element (or nan)."""
+    """The number of the first tap whose element is the maximum (or nan)."""
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     facts = zip(x.shape, size, stride, padding, dilation, strict=True)
     out = tuple((n + sum(p) - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in facts)
@@ -47,7 +47,7 @@ def _tap(x: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shap
 def _spread(
     tap: np.ndarray, g: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shape, shape: Shape
 ) -> np.ndarray:
-    """For each element the sum of g over the windows that it won."""
+    """For each element the sum of g over the windows whose maximum it is."""
     total = np.zeros([n + sum(p) for n, p in zip(shape, padding, strict=True)], g.dtype)
     for number, view in enumerate(_views(shape, g.shape, size, stride, padding, dilation)):
         total[view] += np.where(tap == number, g, 0)
@@ -75,7 +75,7 @@ def _in_range(index: np.ndarray, size: int, axis: int) -> np.ndarray:
     return np.where(wide < 0, wide + size, wide).astype(np.int32)
 
 
-# An index counted from the front, and an error of the run if it is out of range.
+# An index counted from the front; an index out of range is an error at run time.
 IN_RANGE = Op(
     "in_range", "elementwise", lambda index, size, axis: Type(index.shape, int32), _in_range, None, ("size", "axis"), 1,
     internal=True, can_fail=True, label="",

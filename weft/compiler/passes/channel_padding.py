@@ -36,7 +36,7 @@ class ChannelPadding:
         word, channels, ones = WORD // _narrow(x).dtype.itemsize, x.shape[-1], (1,) * len(kernel)
         if groups != 1 or not 1 < channels < word or not x.dtype.is_float:
             return None
-        # An algorithm that was asked for runs on the convolution as it is.
+        # If the user requested an algorithm, the convolution is not changed.
         can = not prefer and all(d == 1 and s <= k for d, s, k in zip(dilation, stride, kernel, strict=True))
         if not can or prod(stride) == 1:
             return cls(kernel, ones, (0,) * len(kernel), x.shape[1:-1], kernel, channels, word - channels, how)
@@ -55,7 +55,7 @@ class ChannelPadding:
         return self._fitted(w, (0,) * len(self.kernel), self.taps)
 
     def _fitted(self, x: Node, before: Shape, count: Shape) -> Node:
-        """In blocks, and padded. Below a cast, if there is one, so that the narrow value is stored."""
+        """The image in blocks, and padded. Below a cast, if there is one, so that the narrow value is stored."""
         if x.op.name == "cast":
             return cast(self._fitted(x.inputs[0], before, count), x.dtype)
         none = [(0, 0)] * (len(x.shape) - 1)

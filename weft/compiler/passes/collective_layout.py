@@ -1,7 +1,7 @@
 """Sums over processes in the layout that their operands have in memory.
 
 A sum over processes is elementwise, so it commutes with the order of axes. The gradient of a filter comes with its axes in the order of the
-convolution, and the filter is stored in that order, too. Permuted between the two, it would be written and read again with strides.
+convolution, and the filter is stored in that order, too. A permute between the two would write it and read it again with strides.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sums over processes as an exchange and a sum of our own, for engines whose own sums have other bits.
+"""Sums over processes as an exchange and additions in weft's order, for engines whose sums have other bits.
 
 A library may add the values of processes in an order that depends on their number and on how they are connected. weft's order is one tree
 over the processes, ((0 + 1) + (2 + 3)), everywhere. So each process gets its part of all tensors from all others, adds these in the order
 of the tree, and gathers the sums of the other parts. That moves as much data as a ring of sums does, two parts in n of all bytes to each of n
-processes. Small tensors are gathered whole, and every process adds all of them: one exchange instead of two.
+processes. Small tensors are gathered whole, and every process adds all parts: one exchange instead of two.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .graph_builders import cast, move
 
 Adds = Callable[
     [Node], bool
-]  # whether the engine's own sum (or maximum, minimum) of a collective is the one that weft defines
+]  # whether the engine's sum (or maximum, minimum) of a collective has the bits that weft defines
 
 
 def collective_sums(graph: Graph, adds: Adds) -> Graph:
-    """The graph with the sums that the engine does not do as weft defines them made of exchanges and additions."""
+    """The graph with the sums that the engine does not compute as weft defines them replaced by exchanges and additions."""
     if not any(_combines(node) and not adds(node) for node in graph.nodes):
         return graph
     known: dict[Node, list[Node]] = {}
@@ -52,7 +52,7 @@ def _combines(node: Node) -> bool:
 
 
 class _Exchange:
-    """Processes along an axis that combine values by themselves."""
+    """Processes along an axis, and how they combine values without the engine's sum."""
 
     def __init__(self, node: Node) -> None:
         self.along: tuple[Any, ...] = node.get_params("axis", "mesh")
@@ -61,7 +61,7 @@ class _Exchange:
         self.op = OPS[{"sum": "add", "max": "maximum", "min": "minimum"}[combine]]
 
     def reduced(self, tensors: Sequence[Node]) -> list[Node]:
-        """Tensors combined over all processes; those of a dtype together."""
+        """Tensors combined over all processes, those of one dtype together."""
         found: dict[int, Node] = {}
         for dtype in dict.fromkeys(x.dtype for x in tensors):
             numbers = [i for i, x in enumerate(tensors) if x.dtype is dtype]

@@ -1,4 +1,4 @@
-"""Decompose: ops that a backend has no lowering rule for are replaced by the ops that their declarations say they consist of."""
+"""Decompose: ops without a lowering rule in the backend are replaced by the decompositions that they declare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_ROUNDS = 100  # a decomposition may contain ops that must be decomposed them
 
 
 def decompose(graph: Graph, lowers: Callable[[Node], bool]) -> Graph:
-    """The graph without ops that the backend lacks, as far as they can be decomposed."""
+    """The graph without ops that the backend does not have, as far as they can be decomposed."""
     for _ in range(MAX_ROUNDS):
         if not any(_is_missing(node, lowers) for node in graph.nodes):
             return graph
@@ -36,7 +36,7 @@ def _once(graph: Graph, lowers: Callable[[Node], bool]) -> Graph:
 
 
 def _decomposed(node: Node, done: dict[Node, Node]) -> None:
-    """Enter what a node is made of; of a node with several results, what each of them is made of."""
+    """Record the replacement of a node or, if it has several results, of each of them."""
     assert node.op.decompose is not None
     new = node.op.decompose(tuple(done[i] for i in node.inputs), *node.params)
     made, wanted = ((new,), (node.type,)) if isinstance(new, Node) else (new, node.outputs)

@@ -32,7 +32,7 @@ def fold(graph: Graph) -> Graph:
 
 
 def _replaced(outputs: Sequence[Node], found: Mapping[Node, Node]) -> tuple[Node, ...]:
-    """The outputs with nodes replaced, also below other replacements: one convolution follows the other."""
+    """The outputs with nodes replaced, also inside other replacements, since convolutions follow each other."""
     done: dict[Node, Node] = {}
     for node in toposort(outputs, lambda n: (found[n],) if n in found else n.inputs):
         done[node] = done[found[node]] if node in found else rebuild(node, tuple(done[i] for i in node.inputs))

@@ -1,4 +1,4 @@
-"""Helpers of passes that create nodes: movement that changes nothing is left out, and two permutes or reshapes become one."""
+"""Helpers of passes that create nodes: movement that changes nothing is omitted, and two permutes or reshapes are merged."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MOST_MOVES = 8  # between a product and the cast of its operand
 
 @dataclass(frozen=True)
 class Int8Kernels:
-    """What a backend multiplies beside int8: uint8, and depthwise convolutions. It sums the others by plain loops.
+    """What a backend multiplies besides int8: uint8, and depthwise convolutions. It computes the others by plain loops.
 
     `unsigned_left`: products with an unsigned left operand are the fastest, see unsigned_operands.py.
     """
@@ -36,7 +36,7 @@ class Int8Kernels:
     unsigned_left: bool = False
 
     def takes(self, *operands: Node) -> bool:
-        """Whether it multiplies these, if they are 8-bit integers."""
+        """Whether the backend has a kernel for these operands, if they are 8-bit integers."""
         return self.unsigned or all(x.dtype is int8 for x in operands)
 
 
@@ -114,7 +114,7 @@ CONTRACT = Op(
 
 
 def integer_convolution(x: Node, w: Node, how: tuple[Any, ...], kernels: Int8Kernels) -> Node | None:
-    """A convolution of a channels-last x with w (filters, channels / groups, ...); None if plain loops do it as well."""
+    """A convolution of a channels-last x with w (filters, channels / groups, ...); None if plain loops are as fast."""
     x, how, border = _without_border(x, how)
     stride, padding, _, groups, _ = how
     last = move("permute", w, (0, *range(2, len(w.shape)), 1))

@@ -142,7 +142,7 @@ def _product(x: Node, y: Node) -> Node:
 
 
 def to_last(rank: int) -> Shape:
-    """The permutation that puts channels last."""
+    """The permutation to channels-last."""
     return (0, *range(2, rank), 1)
 
 
@@ -167,7 +167,7 @@ def _first(node: Node) -> Node:
 
 
 def _wide_last(node: Node, wide: DType) -> Node:
-    """Channels-last and wide. Narrow values are moved before they are widened: kernels that read 16 bits find the right layout."""
+    """Channels-last and wide. Narrow values are permuted before they are widened, so that kernels that read 16 bits get the right layout."""
     if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
         node = node.inputs[0]
     return cast(_last(node), wide)
@@ -196,7 +196,7 @@ def _convolution(node: Node, pad_to_words: bool) -> Node:
         rank = len(made.shape)
         return cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
     how = node.params
-    if padding is not None:  # filters with their channels last, as such filters lie in memory
+    if padding is not None:  # filters with channels last, which is their layout in memory
         x, other, how = padding.image(x), _first(padding.filter(_wide_last(b, wide))), padding.how
     return _first(cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
 
@@ -220,7 +220,7 @@ def _pushed(node: Node) -> Node | None:
         return _first(make(node.op, tuple(_last(i) for i in node.inputs), node.params, node.source))
     if node.op.combine is not None:
         return _reduced(node)
-    if node.op.kernel == "window" and name != "window_argmax":  # whose result is a position in the flattened input
+    if node.op.kernel == "window" and name != "window_argmax":  # ops whose result is a position in the flattened input
         params = tuple(_rearranged(p) for p in node.params)
         return _first(make(node.op, tuple(_last(i) for i in node.inputs), params, node.source))
     if name == "pad":

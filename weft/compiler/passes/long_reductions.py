@@ -18,9 +18,8 @@ from .sum_identities import is_spread, unshaped
 
 @rule(where=lambda op: op.combine is not None)
 def long_reduction(node: Node) -> Node | None:
-    """A long reduction to few results in two steps, the first of which has work for several threads.
-
-    Where it is split follows from the shape alone, so the bits of the result do not depend on the number of threads.
+    """A long reduction to few results in two steps, of which the first has work for several threads. The split depends on the shape only,
+    so the bits of the result do not depend on the number of threads.
     """
     x, axes = node.inputs[0], node.param("axes")
     results = prod(node.shape)
@@ -46,7 +45,7 @@ def long_reduction(node: Node) -> Node | None:
 
 
 def _piece_axes(x: Node, axes: Sequence[int], first: int) -> list[int]:
-    """The axes whose indices number the pieces: one, and a second if its pieces do not stay in a cache."""
+    """The axes whose indices number the pieces: one, and a second if the pieces of the first do not fit in a cache."""
     rest = [a for a in axes if a != first and x.shape[a] > 1]
     large = prod(x.shape) // x.shape[first] * x.dtype.itemsize > thresholds.piece_bytes
     return sorted([first, rest[0]]) if large and len(rest) > 1 else [first]
@@ -61,7 +60,7 @@ def _along(node: Node, apart: Sequence[int]) -> Node:
 
 
 def _in_pieces(node: Node, first: int, pieces: int) -> Node:
-    """A reduction of the reductions of so many equal parts of an axis."""
+    """A reduction of the reductions of this many equal parts of an axis."""
     x, axes = node.inputs[0], node.param("axes")
     n = x.shape[first]
     if n == pieces:

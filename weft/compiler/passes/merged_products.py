@@ -1,4 +1,4 @@
-"""Merged products: several that read the same operand become one, which reads it once and fills the machine better.
+"""Merged products: several products that read the same operand become one, which reads it once and has more parallel work.
 
 Queries, keys and values are products of one input with three weights; so are the gradients of these weights, and the gradient of the input is
 the sum of three products. The other operands are joined: weights, which are rounded to 16 bits in any case, or results of one op, such as the
@@ -18,7 +18,7 @@ from ...graph.rewrite import rewrite, rule, transform
 from ...records import dataclass
 from .graph_builders import move
 
-MOST_MOVES = 6  # between an operand and what it is made of
+MOST_MOVES = 6  # ops between an operand and the value that it is a view of
 
 
 def merged_products(graph: Graph) -> Graph:
@@ -39,12 +39,12 @@ class ProductGroup:
     sums: tuple[Node, ...]  # of each product and a bias; none if not all have one
 
     def place(self, node: Node) -> int | None:
-        """Which of the products, or of their sums with a bias, it is."""
+        """The index of a product, or of its sum with a bias, among those of the group."""
         members = self.sums or self.products
         return members.index(node) if node in members else None
 
 
-# --- which ------------------------------------------------------------------------------------------------------------------------
+# --- groups ------------------------------------------------------------------------------------------------------------------------
 
 
 def _groups(graph: Graph) -> dict[Node, ProductGroup]:
@@ -66,7 +66,7 @@ def _groups(graph: Graph) -> dict[Node, ProductGroup]:
 
 
 class ProductKey(NamedTuple):
-    """What products of one group have in common."""
+    """The properties that products of one group share."""
 
     shared: int  # which of their operands is the same
     operand: Node
@@ -94,13 +94,13 @@ def _key(node: Node, shared: int, graph: Graph) -> ProductKey | None:
 
 
 def _order(product: Node, operand: int, graph: Graph) -> int:
-    """Results of an op are joined in their order, and so are weights: then what several products read is joined once."""
+    """Results of an op, and weights, are joined in their order, so that operands of several products are joined only once."""
     origin = _origin(product.inputs[operand])
     return int(origin.param("index")) if origin.op is ITEM else graph.inputs.index(origin)
 
 
 def _origin(node: Node) -> Node:
-    """What a value is made of, below movement."""
+    """The value below movement that this one is a view of."""
     for _ in range(MOST_MOVES):
         if not _is_moved(node):
             break
@@ -109,12 +109,12 @@ def _origin(node: Node) -> Node:
 
 
 def _is_moved(node: Node) -> bool:
-    """Whether it has the elements of its input, each once."""
+    """Whether it has the elements of its input, each exactly once."""
     return node.op.name in ("permute", "reshape") or (node.op.name == "expand" and _added_axes(node) > 0)
 
 
 def _added_axes(node: Node) -> int:
-    """How many axes of size 1 a reshape or expand adds in front; 0 if that is not all that it does."""
+    """How many axes of size 1 a reshape or expand adds in front; 0 if it does anything else."""
     if node.op.name not in ("reshape", "expand"):
         return 0
     below = node.inputs[0].shape
@@ -123,7 +123,7 @@ def _added_axes(node: Node) -> int:
 
 
 def _moves(node: Node) -> tuple[object, ...]:
-    """The movement between a value and what it is made of; the sizes of reshapes may differ along one axis."""
+    """The movement between a value and the one that it is a view of; the sizes of reshapes may differ along one axis."""
     found: list[object] = []
     while _is_moved(node) and len(found) < MOST_MOVES:
         found.append(node.params if node.op.name == "permute" else len(node.shape))
@@ -132,7 +132,7 @@ def _moves(node: Node) -> tuple[object, ...]:
 
 
 def _sums(products: Sequence[Node], graph: Graph) -> tuple[Node, ...]:
-    """The sums of products and biases, if that is all that is made of any of them."""
+    """The sums of products and biases, if all users of the products are such sums."""
     users: dict[Node, list[Node]] = {p: [] for p in products}
     for node in graph.nodes:
         for i in node.inputs:
@@ -158,7 +158,7 @@ def _bias(total: Node, product: Node, graph: Graph) -> Node | None:
     return vector if vector in graph.inputs and vector.shape == product.shape[-1:] else None
 
 
-# --- how --------------------------------------------------------------------------------------------------------------------------
+# --- merging --------------------------------------------------------------------------------------------------------------------------
 
 
 def _merged(node: Node, inputs: tuple[Node, ...], groups: dict[Node, ProductGroup]) -> Node:
@@ -185,7 +185,7 @@ def _added(total: Node, product: Node) -> Node:
 
 
 def _product(group: ProductGroup, place: int, inputs: tuple[Node, ...]) -> Node:
-    """The product of all. The others' operands follow from this one's: weights are what they were, and results belong to one op."""
+    """The merged product. The operands of the others follow from those of this one: weights are unchanged, and results belong to one op."""
     product, other = group.products[place], 1 - group.shared
     source = _origin(inputs[other])
     operands = [_moved_again(p.inputs[other], source.inputs[0] if source.op is ITEM else None) for p in group.products]
@@ -203,7 +203,7 @@ def _moved_again(node: Node, source: Node | None) -> Node:
 
 
 def _joined(operands: Sequence[Node], axis: int) -> Node:
-    """Operands side by side along an axis; below permutations, as they lie in memory."""
+    """Operands joined along an axis; below permutations, in their layout in memory."""
     first = operands[0]
     if all(o.op.name == "permute" and o.params == first.params for o in operands):
         axes = first.param("axes")
@@ -250,7 +250,7 @@ def sum_of_products(node: Node) -> Node | None:
 
 
 def _pairs(product: Node, axes: tuple[int, int]) -> list[tuple[Node, Node]]:
-    """The operands of a product, or what both were joined from."""
+    """The operands of a product, or the operands that both were joined from."""
     left, right = (_parts(operand, axis) for operand, axis in zip(product.inputs, axes, strict=True))
     sizes = [[part.shape[axis] for part in parts] for parts, axis in ((left, axes[0]), (right, axes[1]))]
     x, y = product.inputs
@@ -258,7 +258,7 @@ def _pairs(product: Node, axes: tuple[int, int]) -> list[tuple[Node, Node]]:
 
 
 def _rest(pair: tuple[Node, Node], axes: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-    """The sizes of two operands but for those along which they are joined."""
+    """The sizes of two operands, without those of the axes along which they are joined."""
     return tuple((*p.shape[:axis], *p.shape[axis + 1 :]) for p, axis in zip(pair, axes, strict=True))
 
 
@@ -271,7 +271,7 @@ def _parts(node: Node, axis: int) -> list[Node]:
 
 
 def _source(node: Node) -> Node | None:
-    """The op of several results that an operand, or what it was joined from, is one of."""
+    """The op of which an operand, or one that it was joined from, is one of several results."""
     origin = _origin(node)
     if origin.op.name == "concat":
         sources = {_source(i) for i in origin.inputs}

@@ -17,15 +17,16 @@ from ...graph.rewrite import rewrite, rule
 from .graph_builders import cast, move
 from .integer_products import MOST_MOVES
 
-RUN = 16  # bytes of codes that a kernel reads at once: all of one group
-MOST_ROWS = 32  # of the left operand: for more of them, decoding once is faster
+RUN = 16  # bytes of codes that a kernel reads at once; they all belong to one group
+MOST_ROWS = 32  # rows of the left operand: for more, decoding the weight first is faster
 
 
 # --- 8-bit floats -------------------------------------------------------------------------------------------------------------
 
 
 def undecoded(node: Node) -> tuple[Node, str] | None:
-    """The codes of 8-bit floats that a node has the values of, in its shape, and their format. 16-bit floats have all of these values, too."""
+    """The codes of 8-bit floats whose decoded values a node has, in its shape, and their format. 16-bit floats represent all of these
+    values, too."""
     moves: list[Node] = []
     while len(moves) < MOST_MOVES and node.inputs and (node.op.kernel == "view" or _is_exact_cast(node)):
         if node.op.name != "cast":

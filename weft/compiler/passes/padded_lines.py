@@ -1,8 +1,8 @@
-"""Padded lines: what is computed from a padded product is computed for whole lines of it.
+"""Padded lines: values computed from a padded product are computed for whole padded lines.
 
-A product whose lines were padded (product_padding.py) is read by its first part, and what is computed from that is padded again for the next
-product. Elementwise ops need neither: they can take whole lines. Reductions along a line then skip its end, and zeros are written there where
-they were asked for. So a softmax of logits and its gradient have one shape, and are one kernel.
+Of a product whose lines were padded (product_padding.py) a slice is read, and values computed from it are padded again for the next
+product. Elementwise ops need neither: they can compute whole lines. Reductions along a line then skip its end, and zeros are written there
+where padding requires them. So a softmax of logits and its gradient have one shape, and are one kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...graph.rewrite import transform
 from .graph_builders import move
 from .product_padding import WORD
 
-DEPTH = 48  # ops between a product and what is replaced
+DEPTH = 48  # ops between a product and the ops that are replaced
 IDENTITY = {"sum": 0.0, "max": -inf, "min": inf}
 
 
@@ -43,7 +43,7 @@ def padded_lines(graph: Graph) -> Graph:
 
 
 def _adds_to_lines(pad: Node) -> bool:
-    """Whether it adds something at the end of lines, and nothing else."""
+    """Whether it pads the end of lines, and nothing else."""
     *others, (before, after, between) = pad.param("widths")
     return not before and not between and 0 < after < WORD and not any(any(widths) for widths in others)
 
@@ -74,7 +74,7 @@ def _keeps_lines(node: Node) -> bool:
 
 
 def _whole(node: Node, size: int, known: dict[tuple[Node, int], Node | None], depth: int = DEPTH) -> Node | None:
-    """The value for lines of this size: the same in the first part of each, and anything behind it. None if it is not known there."""
+    """The value for lines of this size: the same in the first part of each line, unspecified after it. None if it cannot be computed for them."""
     key = node, size
     if key not in known:
         known[key] = _made_whole(node, size, known, depth) if depth else None
@@ -105,7 +105,7 @@ def _made_whole(node: Node, size: int, known: dict[tuple[Node, int], Node | None
 
 
 def _ended(lines: Node, count: int, value: float) -> Node:
-    """Lines with one value behind so many elements. Below reshapes, in the shape that the rest was computed in."""
+    """Lines with one value after this many elements. Below reshapes, in the shape of the computation."""
     if lines.op.name == "reshape" and lines.inputs[0].shape[-1:] == lines.shape[-1:]:
         return move("reshape", _ended(lines.inputs[0], count, value), lines.shape)
     size, rank = lines.shape[-1], len(lines.shape)

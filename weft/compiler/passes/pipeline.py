@@ -34,11 +34,11 @@ Pass = Callable[[Graph], Graph]
 class PassOptions:
     """The options of the passes that depend on the backend."""
 
-    # Whether the backend has a rule for a node, in the dtype of mixed precision if there is one; others are decomposed.
+    # Whether the backend has a rule for a node, in the dtype of mixed precision if that is used; nodes without one are decomposed.
     lowers: Callable[[Node, DType | None], bool]
     wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
-    recompute: bool = False  # cheap values are recomputed rather than stored
+    recompute: bool = False  # cheap values are recomputed, not stored
     # Images of few channels, and large products, are padded, so that every pixel and every line begins at a multiple of 16 bytes.
     pad_to_words: bool = False
     merge_products: bool = False  # products that share an operand become one
@@ -49,11 +49,13 @@ class PassOptions:
     # The bytes of a compressed weight with 2:4 sparsity, if the backend multiplies it faster than the dense one; None: it never does.
     semi_sparse: CompressedBytes | None = None
     split_sums: bool = False  # long sums are split in two, so that threads share them
-    adds: Adds | None = None  # the collectives whose sums the backend's engine does as weft defines them; None: all
+    adds: Adds | None = (
+        None  # the collectives whose sums in the backend's engine have the bits that weft defines; None: all
+    )
 
 
 def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
-    """The passes in their order, by name: as the backend wants them, under the options of a compilation."""
+    """The passes in order, by name, for a backend under the options of a compilation."""
     narrow, fast_math = options.narrow, bool(options.fast_math)
     mixed: dict[str, Pass] = {}
     if narrow is not None:

@@ -36,7 +36,7 @@ def precision(graph: Graph, dtype: DType, wide_filters: bool = True, fast_math: 
     if dtype not in (float16, bfloat16):
         raise UserError("precision", f"float16 or bfloat16 is required, got {dtype.name}.")
     bodies: dict[Graph, Graph] = {}
-    for body in subgraphs(graph):  # simplified before, as the graph itself is
+    for body in subgraphs(graph):  # simplified first, like the graph itself
         bodies[body] = _Narrowing(simplify(body, fast_math=fast_math), dtype, bodies, wide_filters).result()
     return _Narrowing(graph, dtype, bodies, wide_filters).result()
 
@@ -108,7 +108,7 @@ def _rounded(node: Node) -> tuple[Node, ...]:
 
 
 def _moves(node: Node) -> bool:
-    """Whether rounding can happen before the op as well as after it."""
+    """Whether rounding before the op gives the same result as after it."""
     return bool(node.inputs) and (node.op.kind == "move" or node.op.precision == "commutes")
 
 

@@ -1,7 +1,7 @@
 """Product padding: large products in 16 bits get rows, columns and terms of zeros, so that every line begins at a multiple of 16 bytes.
 
-Matrix units are fed 16 bytes at a time; a product whose lines begin anywhere takes several times as long. A vocabulary of 50,257 tokens
-becomes one of 50,264: its logits, and the gradients of its logits, lie in longer lines, of which other kernels read the first part.
+Tensor cores load 16 bytes at a time; a product with unaligned lines takes several times as long. A vocabulary of 50,257 tokens becomes one
+of 50,264: the logits and their gradients have longer lines, of which other kernels read the first part.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ def aligned_sizes(x: Node, y: Node, a: str, b: str, sides: Sequence[Sequence[str
     if not all(dtype.is_half for dtype in stored) or prod(sizes.values()) < thresholds.gpu_padded_product:
         return sizes
     word = WORD // next(iter(stored)).itemsize
-    lines = {_line(x, a), _line(y, b), *sides[-1][-1:]}  # the axes along which operands and result lie in memory
+    lines = {
+        _line(x, a),
+        _line(y, b),
+        *sides[-1][-1:],
+    }  # the axes along which operands and result are contiguous in memory
     odd = {c for side in sides if prod(sizes[c] for c in side) % word for c in side}
     return {c: size + -size % word if c in lines & odd else size for c, size in sizes.items()}
 
 
 def _line(x: Node, letters: str) -> str:
-    """The name of the axis along which x lies in memory."""
+    """The name of the axis along which x is contiguous in memory."""
     order, x = list(letters), _stored(x)
     while x.op.name == "permute":
         order, x = [order[x.param("axes").index(i)] for i in range(len(order))], _stored(x.inputs[0])
@@ -37,7 +41,8 @@ def _line(x: Node, letters: str) -> str:
 
 
 def padded_to(x: Node, shape: Shape) -> Node:
-    """x with zeros behind each axis. Below casts and permutations, so that the narrow value is stored, and once for all that read it."""
+    """x with zeros after the elements of each axis. Below casts and permutations, so that the narrow value is stored, once for all of its
+    readers."""
     if x.shape == shape:
         return x
     if x.op.name == "cast":
@@ -55,5 +60,5 @@ def first_part(x: Node, shape: Shape) -> Node:
 
 
 def _stored(x: Node) -> Node:
-    """What lies in memory: a product of float32 may read what was rounded."""
+    """The value in memory: a product of float32 may read a rounded one."""
     return x.inputs[0] if x.op.name == "cast" and x.inputs[0].dtype.is_half else x

@@ -36,9 +36,8 @@ def transposed_products(graph: Graph, fuel: Fuel) -> Graph:
 
 
 def masks_from_results(graph: Graph, fuel: Fuel, recompute: bool) -> Graph:
-    """The derivative of relu needs the sign of the input. The result, which is stored, has it too: the input can be freed.
-
-    With `recompute`, not if the derivative reads what the input is computed from anyway, so that it can be computed again.
+    """The derivative of relu needs the sign of the input. The result, which is stored, has it, too, so the input can be freed. With
+    `recompute`, not if the derivative reads the operands of the input anyway: then the input can be recomputed.
     """
     relus = {n.inputs[0]: n for n in graph.nodes if _is_relu(n) and not (recompute and _is_scaled(n.inputs[2]))}
     if not relus:

@@ -1,8 +1,9 @@
 """Row chunks: logits of a large vocabulary are never stored whole.
 
-The last product of a language model makes a row of logits for each token, tens of thousands of numbers wide. What follows, the cross entropy and its
-gradient, works on each row alone, up to sums over rows (the gradient of the weights) and small values of each row (its loss, the gradient of
-the hidden state). So all of it is done for some rows after the others, in a scan: forward and backward together, each sum is carried.
+The last product of a language model makes a row of logits for each token, tens of thousands of numbers wide. The following computation, the
+cross entropy and its gradient, treats each row independently, up to sums over rows (the gradient of the weights) and small values for each
+row (its loss, the gradient of the hidden state). So all of it is computed chunk by chunk in a scan, forward and backward together, and the
+sums are carried.
 
     logits = h @ W                      for each chunk of rows of h and of the labels:
     loss = f(logits, labels)                logits = h @ W
@@ -22,8 +23,8 @@ from ...records import dataclass
 from ..thresholds import thresholds
 from .graph_builders import move
 
-STAND_IN = 1 << 20  # numbers of placeholders from here on stand for what a body reads
-WIDENING = 8  # a product that is so many times wider than what it sums over
+STAND_IN = 1 << 20  # placeholders with numbers from here on are the values that a body reads
+WIDENING = 8  # the least ratio of a product's width to the length of its sums
 MOST_PRODUCTS = 4  # in a region: one forward, two backward, and one more
 
 
@@ -56,7 +57,7 @@ def _bytes(node: Node) -> int:
 
 
 def _region(graph: Graph, product: Node, users: dict[Node, set[Node]]) -> set[Node]:
-    """Everything between a product and the last readers of values as large as it is."""
+    """All nodes between a product and the last readers of values of its size."""
     below, by_rows = {product}, {product}
     for node in graph.nodes:
         if not below.isdisjoint(node.inputs):
@@ -110,7 +111,7 @@ def _count(product: Node) -> int:
 
 
 def _sums_rows(node: Node) -> bool:
-    """Whether it adds up all rows of its inputs."""
+    """Whether it sums over all rows of its inputs."""
     if node.op.name == "sum":
         return 0 in node.param("axes")
     if node.op.name == "contract":
@@ -123,7 +124,7 @@ def _sums_rows(node: Node) -> bool:
 
 
 class _NotByRows(Exception):
-    """An op needs other rows than those of a chunk."""
+    """Raised if an op needs rows outside of its chunk."""
 
 
 @dataclass
@@ -132,14 +133,14 @@ class _RowChunk:
 
     region: set[Node]
     count: int
-    large: int  # bytes; what is larger, and cheap, is computed for each chunk, not before
+    large: int  # bytes: larger values that are cheap are computed in each chunk, not before the scan
     done: dict[Node, Node] = field(default_factory=dict)  # the rows of each value
     sequences: dict[Node, Node] = field(
         default_factory=dict
-    )  # values from outside that are cut, and what stands for their rows
+    )  # values from outside of which the body reads a chunk of rows, and the placeholders of those
     constants: dict[Node, Node] = field(
         default_factory=dict
-    )  # values from outside that are not, and what stands for them
+    )  # values from outside that the body reads whole, and their placeholders
 
     def scan(self, sums: list[Node], steps: list[Node], stacked: list[Node], product: Node) -> Node:
         """The loop over all chunks: it carries the sums, and stacks the rows."""
@@ -152,7 +153,7 @@ class _RowChunk:
         return make(OPS["scan"], (*zeros, *cut, *self.constants), params, product.source)
 
     def sum(self, node: Node) -> Node:
-        """What a chunk adds to a sum of all rows."""
+        """The contribution of a chunk to a sum over all rows."""
         return make(node.op, tuple(self.rows(i) for i in node.inputs), node.params, node.source)
 
     def rows(self, node: Node) -> Node:
@@ -194,7 +195,7 @@ class _RowChunk:
         return (shape[0] // self.count, *shape[1:])
 
     def _is_cheap(self, node: Node) -> bool:
-        """Whether its rows are computed anew rather than read."""
+        """Whether its rows are recomputed, not read."""
         if node.op is CONST or node.op.name == "expand":
             return True
         return (
@@ -231,7 +232,7 @@ class _RowChunk:
         raise _NotByRows
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
-        """The operands of a product: rows of those that have its rows, all of the others."""
+        """The operands of a product: a chunk of those that have its rows, the others whole."""
         *names, out = node.get_params("a", "b", "out")
         if any(out[0] in letters[1:] for letters in names):
             raise _NotByRows
@@ -241,7 +242,7 @@ class _RowChunk:
         )
 
     def _numbers(self, node: Node) -> Node:
-        """Numbers of rows: those of a chunk are numbered from 0, too."""
+        """Row numbers, counted from the start of the chunk."""
         shape = self._cut(node.shape)
         if node.op.name == "iota":
             return make(node.op, (), node.replace_params(n=shape[0]), node.source)

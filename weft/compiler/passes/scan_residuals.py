@@ -3,7 +3,7 @@
 The derivative of a scan runs backwards over the carried values and recomputes each step. That is cheap for elementwise
 steps but not for matrix products and convolutions: their results become one more stacked output of the forward scan and one more
 sequence of the backward scan. If they are only used by elementwise ops, the results of those are saved instead: the gates of an
-LSTM, not their inputs. Bodies of `checkpoint` are not looked into, so that it still recomputes.
+LSTM, not their inputs. Bodies of `checkpoint` are excluded, so that it still recomputes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _kept(first: _Scan, later: _Scan, graph: Graph) -> dict[Node, Node]:
 
 
 def _same_steps(first: _Scan, later: _Scan) -> dict[Node, Node]:
-    """The nodes of the later body that are computed in the first one too, and as what."""
+    """The nodes of the later body that are also computed in the first one, and the corresponding nodes there."""
     same: dict[Node, Node] = {}
     outputs = len(first.body.outputs)
     for place in range(later.carried, len(later.node.inputs)):
@@ -92,7 +92,7 @@ def _worth(same: Mapping[Node, Node], body: Graph) -> list[Node]:
     for node in body.nodes:
         for i in node.inputs:
             users.setdefault(i, {})[node] = None
-    instead: dict[Node, dict[Node, None]] = {}  # what may be saved instead of a node
+    instead: dict[Node, dict[Node, None]] = {}  # nodes that may be saved instead of a node
     for node in reversed(body.nodes):
         made = users.get(node, {})
         found = {kept: None for user in made for kept in instead[user]}

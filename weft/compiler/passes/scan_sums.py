@@ -77,7 +77,7 @@ def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None
 
 
 def _total(body: Graph, number: int, moving: int) -> _CarriedSum | None:
-    """The carried value as a sum, if nothing but an addition happens to it."""
+    """The carried value as a sum, if the body only adds to it."""
     carry, result = body.inputs[number], body.outputs[number]
     if result.op.name != "add" or carry not in result.inputs or not carry.dtype.is_float:
         return None
@@ -109,7 +109,7 @@ def _sequence(body: Graph, node: Node, carried: int, sequences: int) -> int | No
 
 
 def _summed(step: Node, stacks: Sequence[Node]) -> Node:
-    """The sum over all steps of what one step adds, from the stacks of what it is computed from."""
+    """The sum of the terms of all steps, computed from the stacked factors."""
     if step.op.name == "permute":
         return make(step.op, (_summed(step.inputs[0], stacks),), step.params, step.source)
     if step.op.name == "reshape":

@@ -31,7 +31,7 @@ def pooling_gradient(node: Node) -> Node | None:
 
 
 def _unguarded(node: Node, found: Node | None = None) -> Node:
-    """What `where(found < 0, 0, ...)` guards: a window of padding alone has found nothing."""
+    """The value guarded by `where(found < 0, 0, ...)`: a window that contains only padding has no maximum."""
     if node.op.name != "where":
         return node
     test, zero, inner = node.inputs

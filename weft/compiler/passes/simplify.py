@@ -26,7 +26,7 @@ from .sum_identities import centred_sum, one_hot_sum, scaled_sum
 def simplify(graph: Graph, fuel: int | None = None, recompute: bool = False, fast_math: bool = False) -> Graph:
     """The graph after all rules. `fuel` limits the number of replacements, to find by bisection one that breaks a program.
 
-    `recompute`: values that follow cheaply from others that are read anyway are computed again, not read from memory.
+    `recompute`: values that are cheap to compute from others that are read anyway are recomputed, not read from memory.
     """
     budget = Fuel(fuel)
     graph = rewrite(graph, _rules(fast_math), budget)
@@ -53,13 +53,13 @@ def _rules(fast_math: bool) -> Sequence[Rule]:
 
 @rule(where=lambda op: op.derivative_marker)
 def derivative_markers(node: Node) -> Node | None:
-    """The graph is differentiated already."""
+    """Tags and stopped gradients are identities here, since the graph is differentiated already."""
     return node.inputs[0]
 
 
 @rule("permute")
 def permuted_before_expand(node: Node) -> Node | None:
-    """A value is permuted before it is spread along axes, not after: a value for each channel is mostly only reshaped."""
+    """A value is permuted before it is expanded, not after: one number per channel is usually only reshaped."""
     spread = node.inputs[0]
     if spread.op.name != "expand":
         return None

@@ -20,8 +20,8 @@ from ...records import dataclass
 from ..ir.window_ops import IN_RANGE
 from .graph_builders import const_value
 
-FEW = 12  # nodes of a product that are looked at
-CHEAP = 3  # the cost, in additions, up to which an op may be computed again: that of a division
+FEW = 12  # nodes of a product that are examined
+CHEAP = 3  # the cost, in additions, up to which an op may be recomputed: that of a division
 
 
 @rule("sum")
@@ -66,7 +66,7 @@ def scaled_sum(node: Node) -> Node | None:
 
 @rule("sum")
 def one_hot_sum(node: Node) -> Node | None:
-    """A sum of zeros but for one element in each row, which does not depend on where in the row it is: that element."""
+    """A sum over rows that are zero except for one element: that element, if it does not depend on its position."""
     x, axes = node.inputs[0], node.param("axes")
     negative = x.op.name == "neg"
     where = x.inputs[0] if negative else x
@@ -157,7 +157,7 @@ def _beside(factor: Node, total: Node) -> Node:
 
 
 def _unscaled(node: Node, axes: Collection[int]) -> tuple[Node, list[tuple[str, Node]]] | None:
-    """The value that the node is a multiple of, and the factors. They are invariant along the axes; those that keep a zero are left out."""
+    """The value that the node is a multiple of, and the factors, which are invariant along the axes. Factors that preserve zeros are omitted."""
     name, (a, *rest) = node.op.name, node.inputs or (node,)
     if name == "neg" or (name == "add" and a is rest[0]):
         return a, []
@@ -184,7 +184,7 @@ def _is_invariant(node: Node, axes: Collection[int]) -> bool:
 
 
 def _size_before(expanded: Node, axis: int) -> int:
-    """The size along an axis of what was expanded."""
+    """The size along an axis before the expansion."""
     shape = expanded.inputs[0].shape
     place = axis - (len(expanded.shape) - len(shape))
     return shape[place] if place >= 0 else 1

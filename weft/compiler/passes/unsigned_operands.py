@@ -52,7 +52,7 @@ def _flipped(graph: Graph) -> Collection[Node]:
             users[i].append(node)
     found = {node for node in graph.nodes if _is_rounded(node) or _moves(node)} - set(graph.outputs)
     waiting = list(found)
-    while waiting:  # until all that a tensor is made of, and all that reads it, agrees
+    while waiting:  # until all operands and all readers of each tensor agree
         node = waiting.pop()
         if node in found and not _agrees(node, users[node], found):
             found.remove(node)
@@ -87,7 +87,7 @@ def _moves(node: Node) -> bool:
 
 
 def _is_left(node: Node, x: Node) -> bool:
-    """Whether x is the left operand of a product of int8. One with a single row is bound by memory, and gains nothing."""
+    """Whether x is the left operand of a product of int8. A product with a single row is bound by memory and gains nothing."""
     if node.op not in (CONTRACT, CONV) or prod(node.shape[:-1]) < 2:
         return False
     return node.inputs[0] is x and node.inputs[1] is not x and node.inputs[1].dtype is int8

@@ -20,14 +20,14 @@ from ...options import BLOCK_CONV_ALGORITHM
 from ...records import dataclass
 from ..ir.plan import Plan
 
-LOOPS = "LOOPS"  # the sum that defines a convolution, as a kernel like any other: no plan, no workspace, slow
+LOOPS = "LOOPS"  # the definition of a convolution, computed by loops like any other kernel: no plan, no workspace, slow
 
 PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
 
 
 def WORKSPACE_LIMIT(nbytes: int) -> str:
-    """The preference for algorithms that need at most so many bytes besides their operands and results.
+    """The preference for algorithms that need at most this many bytes of workspace.
 
     >>> WORKSPACE_LIMIT(1 << 20)
     'workspace:1048576'
@@ -61,9 +61,8 @@ def algorithms(prefer: str) -> Iterator[None]:
 
 
 def in_force(where: str, given: Any = None) -> str:
-    """What a convolution made now prefers: as the call says, or the `with` block around it, or the setting.
-
-    The setting's default is left open: it is looked at when the convolution is compiled.
+    """The preference of a convolution created now: that of the call, of the `with` block around it, or the setting. The setting's default
+    is resolved when the convolution is compiled.
     """
     if given is not None:
         return normal(where, given)
@@ -77,7 +76,7 @@ def check(where: str, prefer: Any) -> None:
 
 
 def workspace_limit(prefer: str) -> int | None:
-    """The most bytes that a preference allows, if it says so in bytes."""
+    """The workspace limit of a preference, if it has one in bytes."""
     kind, _, size = prefer.partition(":")
     return int(size) if kind == "workspace" else None
 
@@ -89,14 +88,14 @@ def preferred(node: Node) -> str:
 
 @dataclass(frozen=True)
 class ConvChoice:
-    """How a convolution is computed, and a note if that is not what was asked for."""
+    """The algorithm of a convolution, and a note if it is not the requested one."""
 
     plan: Plan
     note: str = ""
 
 
 def asked_for_loops(node: Node, conv_algorithm: str = PREFER_FASTEST) -> bool:
-    """Whether a convolution has no kernel of its own on any backend, or was asked to be computed by plain loops.
+    """Whether a convolution has no kernel on any backend, or was requested to be computed by plain loops.
 
     `conv_algorithm`: the option of the compilation, for convolutions that were made without a preference.
     """

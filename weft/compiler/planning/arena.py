@@ -81,7 +81,7 @@ def _largest_first(buffers: Sequence[Interval]) -> list[int]:
 
 
 def _orders(buffers: Sequence[Interval]) -> list[Callable[[int], tuple[int, ...]]]:
-    """Orders in which buffers that are alive several times are placed: which one leaves the fewest gaps differs from program to program."""
+    """Orders in which buffers with several lifetimes are placed: which one leaves the fewest gaps depends on the program."""
     first = [buffer.spans[0][0] for buffer in buffers]
     alive = [sum(end - begin + 1 for begin, end in buffer.spans) for buffer in buffers]
     size = [buffer.nbytes for buffer in buffers]
@@ -111,7 +111,7 @@ def _in_order(buffers: Sequence[Interval], order: Sequence[int]) -> list[int]:
 
 
 def _lowest(starts: np.ndarray, stops: np.ndarray, wanted: int) -> int:
-    """The lowest offset with so many free bytes."""
+    """The lowest offset with this many free bytes."""
     order = np.argsort(starts)
     free = np.concatenate([[0], np.maximum.accumulate(stops[order])])  # after each of them and all before it
     gaps = np.append(starts[order], np.iinfo(np.int64).max) - free

@@ -27,7 +27,9 @@ from .overlap import is_collective
 from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
 
-EAGER_ARENA = 1.1  # relative to the usual order's: the arena of an order in which more can be dropped
+EAGER_ARENA = (
+    1.1  # the largest arena, relative to that of the usual order, of an order in which more values can be dropped
+)
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -123,7 +125,7 @@ def _build(
     found = Occurrences.once(order.kernels)
     memory = layout.plan(found)
     if limit is not None and memory.arena + memory.kept > limit:
-        eager = scheduled(0)  # what needs no new memory runs at once; what is computed in place is the same
+        eager = scheduled(0)  # kernels that need no new memory run at once, as do those that update in place
         if layout.plan(Occurrences.once(eager.kernels)).arena <= EAGER_ARENA * memory.arena:
             order = eager
         found = within(order, layout, limit - memory.kept, plans, bodies, target.flops_per_byte, target.by_graph)
@@ -219,7 +221,7 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[KernelProgram, ...]:
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram]) -> int:
-    """The scratch bytes of control flow: the arenas of its bodies, and two buffers for each carried value."""
+    """The scratch memory of control flow, in bytes: the arenas of its bodies, and two buffers for each carried value."""
     return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies).values()) + ALIGN
 
 
@@ -239,7 +241,7 @@ def control_buffers(kernel: Kernel, bodies: Sequence[KernelProgram]) -> dict[str
         wanted["test"] = 1
     read = {n.param("index") for n in kernel.outputs if n.op is ITEM}
     for i, output in enumerate(bodies[-1].graph.outputs):
-        if i not in read:  # it is computed nevertheless, and needs memory
+        if i not in read:  # unused, but computed, so it needs memory
             wanted[f"unread{i}"] = nbytes(output)
     buffers, offset = {}, 0
     for name, size in wanted.items():

@@ -1,8 +1,8 @@
 """The cost of a call: operations, and the least bytes that must be moved.
 
 Every stored value counts once when it is read and once when it is written: repeated reads should come from the cache. The operations
-of a product or convolution are those of the direct algorithm, so one that needs fewer can exceed the roofline. Calls that only the
-first run makes, such as packing weights, cost nothing: what they leave behind is read by every run.
+of a product or convolution are those of the direct algorithm, so one that needs fewer can exceed the roofline. Calls of the first run only,
+such as packing weights, cost nothing: every run reads their results.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SIDE_PHASES = {
 
 
 def side_phase(symbol: str) -> str | None:
-    """What a phase does, if it only prepares or finishes the main work."""
+    """The description of a phase that only prepares or finishes the main work."""
     words = symbol.split(".")
     return SIDE_PHASES.get(".".join(words[:2])) or SIDE_PHASES.get(words[0])
 
@@ -115,7 +115,7 @@ def kernel_cost(kernel: Kernel, plan: Plan | None, bodies: Sequence[KernelProgra
 
 
 def persistent_bytes(program: KernelProgram) -> int:
-    """What a run touches of its inputs and of what is kept, each byte once. What only the first run reads is not among it."""
+    """The bytes that a run accesses of its inputs and of persistent memory, each counted once, without those that only the first run reads."""
     touched = Ranges()
     for slot in (slot for call in program.calls if not call.once for slot in (*call.reads, *call.writes)):
         if _outlives(program, slot.base):
@@ -124,7 +124,7 @@ def persistent_bytes(program: KernelProgram) -> int:
 
 
 def _outlives(program: KernelProgram, base: int) -> bool:
-    """Whether an entry of the frame is memory that outlives a run: an input, or what is kept."""
+    """Whether an entry of the frame is memory that outlives a run: an input, or persistent memory."""
     return base == KEPT or FRAME_RESERVED <= base < FRAME_RESERVED + len(program.graph.inputs)
 
 
@@ -205,7 +205,7 @@ def _plan(program: KernelProgram, call: Call) -> KernelCost:
 
 
 def _anchor_flops(program: KernelProgram, kernel: Kernel) -> int:
-    """Of the op, if it declares them; a sort or a scatter depends on the plan."""
+    """The FLOPs of the op, if it declares them; those of a sort or a scatter depend on the plan."""
     anchor = kernel.anchor
     assert anchor is not None
     return anchor.op.flops(anchor) if anchor.op.flops is not None else program.plans[kernel].flops

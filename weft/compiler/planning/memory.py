@@ -2,8 +2,8 @@
 
 Inputs, results and state have their own memory, passed with every call. All other values share one arena: a value is alive from
 the kernel that writes it to the last one that reads it, and its memory is reused afterwards. An elementwise kernel may
-overwrite an input that it is the last to read. A value that is computed again (see rematerialize.py) has the same place each time, and
-is not alive in between.
+overwrite an input that it is the last to read. A recomputed value (see rematerialize.py) has the same place each time, and is not live in
+between.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ..ir.kernel import Kernel
 from ..ir.loops import Body, LoopPhase, Nest, Position, Reduction, Store, body, substituted_place
 from ..thresholds import thresholds
 
-SHORT_ROW = 64  # elements up to which it does not matter how far apart they are
+SHORT_ROW = 64  # number of elements up to which their distance in memory does not matter
 
 
 def phase_body(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
@@ -137,9 +137,7 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop], only_re
     rows = prod(l.size for l in outer)
     reduced = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
     longest = max(reduced, prod(l.size for l in kernel.nest.outer)) // rows
-    if (
-        not outer
-    ):  # one row, such as that of a token: short enough for one thread, and nobody else waits for the reduction
+    if not outer:  # a single row, such as that of a token: short enough for one thread, and no other thread waits for the reduction
         return only_reader and longest <= thresholds.task_elements
     if 4 * reduced // rows > thresholds.row_bytes:
         return False

@@ -1,8 +1,9 @@
-"""Communication beside computation, for backends with a second stream of work.
+"""Communication that overlaps with computation, for backends with a second stream.
 
 Collectives, and loops between two of them, run beside all other kernels: each after everything before it, in one order, the same in all
-processes. What the next collective needs comes first, so that it begins as early as possible: the gradient of a weight is computed when it can
-be, and not after those of all activations. What reads a result comes late: not before the next collective has begun, while there is other work.
+processes. Kernels that the next collective depends on come first, so that it starts as early as possible: the gradient of a weight is
+computed as soon as possible, not after those of all activations. Readers of a result come late: after the next collective has started, as
+long as there is other work.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ def is_collective(kernel: Kernel) -> bool:
 
 
 def communicates(kernel: Kernel) -> bool:
-    """Whether it sends or receives: the number of a process is a collective without an operand, and is known."""
+    """Whether it communicates: the index of a process is a collective without an operand, and needs no communication."""
     return is_collective(kernel) and kernel.anchor is not None and bool(kernel.anchor.inputs)
 
 
 def kernels_beside(
     order: Sequence[Kernel], after: Mapping[Kernel, Collection[Kernel]], results: AbstractSet[Node]
 ) -> frozenset[Kernel]:
-    """The kernels that run beside the others, given all in an order in which they can run."""
+    """The kernels that overlap with the others, given all in a valid order."""
     exchanges = {k for k in order if communicates(k)}
     if not exchanges:
         return frozenset()

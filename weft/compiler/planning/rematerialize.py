@@ -29,8 +29,8 @@ from .merge import phase_body
 from .overlap import is_collective
 from .schedule import KernelSchedule
 
-SMALL = 16  # an operand so many times smaller than a value stays alive for it rather than being computed again
-UNDONE = 24  # choices, the most expensive first, that are tried to be undone at the end
+SMALL = 16  # an operand smaller than a value by this factor is kept live for it, not recomputed
+UNDONE = 24  # the number of choices, the most expensive first, that it tries to undo at the end
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ Fits = Callable[[Occurrences], int]  # the bytes of the arena once buffers have 
 
 @dataclass(frozen=True)
 class Rules:
-    """What rematerialization must know of a program beside its kernels."""
+    """What rematerialization needs of a program in addition to its kernels."""
 
     fixed: Collection[Node]  # values that have memory of their own
     shared: Collection[Node]  # values whose memory another one is written to
@@ -105,7 +105,7 @@ class _UsesOfValue:
 def rematerialize(
     order: KernelSchedule, rules: Rules, limit: int, lifetimes: Lifetimes, arena_bytes: Fits
 ) -> Occurrences:
-    """The kernels such that the arena takes no more than `limit` bytes, or as few as were found."""
+    """The kernels for an arena of at most `limit` bytes, or of as few bytes as it found."""
     return _Rematerialization(order, rules, limit, lifetimes, arena_bytes).run()
 
 
@@ -231,7 +231,7 @@ class _Rematerialization:
     # --- choices --------------------------------------------------------------------------------------------------------
 
     def _choices(self, found: Occurrences, step: int) -> list[_Choice]:
-        """What could be dropped at a moment: values that are alive before and after it, and not used at it."""
+        """The candidates at a moment: values that are live before and after it, and not used at it."""
         uses: dict[Node, list[int]] = defaultdict(list)
         redone: dict[Node, int] = {}
         for i, kernel in enumerate(found.kernels):
@@ -253,7 +253,7 @@ class _Rematerialization:
         return choices
 
     def _choice(self, node: Node, recipe: Recomputation, early: int, late: int, moment: _UsesOfValue) -> _Choice | None:
-        """What it takes to drop a value between two steps: its operands, and theirs, must be there again at the second."""
+        """The cost of dropping a value between two steps: its operands, and theirs, must be available again at the second."""
         number = moment.numbers[late]
         if not self._is_valid(recipe, number):
             return None
@@ -309,7 +309,7 @@ class _Rematerialization:
     # --- recipes --------------------------------------------------------------------------------------------------------
 
     def _recipes_of(self, node: Node) -> list[Recomputation]:
-        """The ways to compute a value again."""
+        """The recipes by which a value can be recomputed."""
         if node not in self._recipes:
             found = []
             kernel = self.base[self.maker[node]]

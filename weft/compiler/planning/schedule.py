@@ -24,7 +24,7 @@ from ..ir.storage import nbytes
 from .in_place import chain, overwrites
 from .overlap import communicates, due_levels, gates, is_collective, kernels_beside
 
-SMALL_RESULTS = 256  # bytes that are worth nothing as memory
+SMALL_RESULTS = 256  # bytes: smaller savings of memory are ignored
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,9 @@ def _keep_order_of_collectives(fused: Fused, order: TopologicalOrder) -> None:
 
 
 def _collective_levels(order: Sequence[Kernel], after: Mapping[Kernel, set[Kernel]]) -> dict[Kernel, int]:
-    """How many collectives lie on the way to each kernel, itself included.
-
-    Kernels are scheduled by level: everything that needs no collective runs before the first one, where processes wait for the slowest. The
-    processes then wait once for the whole backward pass, and not for every layer of it.
+    """The number of collectives on the longest path to each kernel, including itself. Kernels are scheduled by this level: everything that
+    needs no collective runs before the first one, where processes wait for the slowest. So they wait once for the whole backward pass, not
+    for each of its layers.
     """
     levels: dict[Kernel, int] = {}
     for kernel in order:
@@ -270,7 +269,7 @@ def _freeing_early(
     by_place = {place: k for k, place in position.items()}
     ready = [position[k] for k in order if not missing[k] and not held_until.get(k)]
     heapify(ready)
-    # What a kernel would free only grows while it waits, so an eager kernel stays eager.
+    # The bytes that a kernel frees only grow while it waits, so an eager kernel remains eager.
     eager = [place for place in ready if freed(by_place[place]) >= early_free_bytes]
     heapify(eager)
     done: set[Kernel] = set()

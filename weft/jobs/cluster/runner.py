@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.open import data_path
+from ...device_names import gpu_name
 from ...errors import RunError
 from ...io.files import append_line, replace_file
 from ...knobs import knobs
@@ -45,7 +46,7 @@ class ClusterQueue(JobQueue):
     """The jobs of one command, which no runner of this machine starts. GPUs are those of the cluster, which checks them itself."""
 
     def gpus(self) -> list[str]:
-        return ["cuda:0"]
+        return [gpu_name(0)]
 
 
 class ClusterRunner:

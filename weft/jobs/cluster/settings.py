@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...device_names import read_device_name
 from ...errors import UserError
 from ...knobs import knobs
 from ...records import dataclass
@@ -53,11 +54,11 @@ def cluster_plan(
             raise UserError(where, f"{alone[-1]}= is for clusters, got no cluster. Add cluster=ray, or leave it out.")
         return None
     device = device or knobs.device
-    if device.startswith("cuda:"):
+    name = read_device_name(device)
+    if name.is_one_gpu:
         raise UserError(where, f"device=cuda is required on a cluster, which chooses the GPU, got device={device}.")
-    on_gpu = device.startswith("cuda")
-    gpus = own["gpus"] if own["gpus"] is not None else float(on_gpu)
-    if on_gpu != (gpus > 0):
+    gpus = own["gpus"] if own["gpus"] is not None else float(name.is_gpu)
+    if name.is_gpu != (gpus > 0):
         raise UserError(where, f"gpus= must suit the device, got gpus={gpus:g} and device={device}. Leave gpus= out, or change device=.")  # fmt: skip
     if gpus > 1:
         raise UserError(where, f"a training uses one GPU, got gpus={gpus:g}. Give gpus=1 or a part of one.")

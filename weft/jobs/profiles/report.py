@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...device_names import CPU, CUDA
 from ...errors import UserError, WeftError
 from ...insight.call_times import recorded_calls
 from ...insight.energy_comparison import EnergyComparison, energy_comparison
@@ -32,7 +33,7 @@ from ...runtime import device as find_device
 from .subject import ProfileSubject
 
 BATCH = 16  # examples of a step, unless said otherwise
-DEVICES = {"both": ("cpu", "cuda")}
+DEVICES = {"both": (CPU, CUDA)}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from ...device_names import CUDA, read_device_name
 from ...errors import UserError
 from ...knobs import knobs
 from ...parallel.forms import processes_of
@@ -45,8 +46,9 @@ def needs_of(
         return JobNeeds(GROUP, seconds=seconds)
     gpus = max(gpus, processes_of(settings.get("parallel")))
     device = str(settings.get("device") or (knobs.device if kind == TRAIN else "cpu"))
-    if device.startswith("cuda"):
-        return JobNeeds(GPU, gpus, device if ":" in device and gpus == 1 else None, memory, seconds)
+    name = read_device_name(device)
+    if name.is_gpu:
+        return JobNeeds(GPU, gpus, device if name.is_one_gpu and gpus == 1 else None, memory, seconds)
     return JobNeeds(CPU if kind == TRAIN else TASK, seconds=seconds)
 
 
@@ -60,7 +62,7 @@ def check_device(needs: JobNeeds, gpus: Callable[[], Sequence[str]]) -> None:
     found = gpus()
     missing = needs.device not in found if needs.device is not None else len(found) < needs.gpus
     if missing:
-        wanted = f"gpus={needs.gpus}" if needs.gpus > 1 else f"device={needs.device or 'cuda'}"
+        wanted = f"gpus={needs.gpus}" if needs.gpus > 1 else f"device={needs.device or CUDA}"
         hint = (
             ""
             if found or find_spec("pynvml")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ...device_names import gpu_name
 from ...io.files import replace_file
 from ...records import dataclass
 from ..events import latest
@@ -85,7 +86,7 @@ def _running(one: JobView, now: float) -> QueuedJob:
 def _usual_slots(needs: JobNeeds) -> tuple[str, ...]:
     """Where a job runs whose slots were not recorded."""
     if needs.slot == GPU:
-        return tuple(needs.device or f"cuda:{i}" for i in range(needs.gpus))
+        return tuple(needs.device or gpu_name(i) for i in range(needs.gpus))
     return (f"{needs.slot}:0",)
 
 

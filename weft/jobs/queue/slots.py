@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...device_names import gpu_name
 from ...records import dataclass
 from .gpu_monitor import GpuMonitor
 from .needs import CPU, GPU, GROUP, TASK
@@ -50,7 +51,7 @@ def gpu_slots() -> list[ComputeSlot]:
     """The GPUs that CUDA shows to this process, in its order."""
     with GpuMonitor() as gpus:
         found = list(enumerate(map(gpus.memory, gpus.handles)))
-    return [ComputeSlot(f"cuda:{number}", GPU, int(memory.total)) for number, memory in found if memory is not None]
+    return [ComputeSlot(gpu_name(number), GPU, int(memory.total)) for number, memory in found if memory is not None]
 
 
 def memory_by_process() -> dict[int, int]:

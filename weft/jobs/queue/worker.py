@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...device_names import CUDA, read_device_name
 from ...errors import WeftError
 from ...io.files import append_line
 from ...locks import one_writer
@@ -55,12 +56,12 @@ def _placed(record: JobRecord) -> dict[str, Any]:
     slots = read_schedule(record.folder).slots
     owner = {"owner": str(record.submitted().get("owner") or "")} if record.kind in GROUPS else {}
     settings = {**record.settings, **owner}
-    if not slots or not slots[0].startswith("cuda:"):
+    if not slots or not read_device_name(slots[0]).is_gpu:
         return settings
     if len(slots) == 1:
         return {**settings, "device": slots[0]}
     os.environ[VISIBLE] = visible_devices(slots, os.environ.get(VISIBLE))
-    return {**settings, "device": "cuda"}
+    return {**settings, "device": CUDA}
 
 
 def visible_devices(slots: Sequence[str], setting: str | None) -> str:
@@ -69,7 +70,7 @@ def visible_devices(slots: Sequence[str], setting: str | None) -> str:
     >>> visible_devices(["cuda:0", "cuda:2"], None), visible_devices(["cuda:0", "cuda:2"], "4,5,6,7")
     ('0,2', '4,6')
     """
-    numbers = [int(slot.removeprefix("cuda:")) for slot in slots]
+    numbers = [int(read_device_name(slot).number) for slot in slots]
     known = setting.split(",") if setting else [str(i) for i in range(max(numbers) + 1)]
     return ",".join(known[i].strip() for i in numbers)
 

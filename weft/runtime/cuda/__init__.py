@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices. NVIDIA's packages, and weft's compiler for GPUs, are imported when a GPU is first asked for."""
+"""NVIDIA GPUs as devices. NVIDIA's packages, and weft's compiler for GPUs, are imported when a GPU is first used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Matrix products by cuBLASLt, through the bindings of nvmath-python.
 
-cuBLASLt counts matrices column by column, we row by row, so it is asked for the transposed product: cᵀ = bᵀ aᵀ. Its first
-operand is our b, its second our a, and the bias along its rows is one along our columns.
+cuBLASLt stores matrices column-major, weft row-major, so it computes the transposed product: cᵀ = bᵀ aᵀ. Its first operand is b, its second
+a, and a bias along its rows is one along the columns of c.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported, lines
 from ...errors import RunError, UserError
 from .driver import INSTALL
 
-CANDIDATES = 8  # ways that are asked for
-WORKSPACE = 32 << 20  # bytes, unless the caller limits them: what NVIDIA advises for Hopper
+CANDIDATES = 8  # the number of algorithms that are requested
+WORKSPACE = 32 << 20  # bytes, unless the caller limits them: NVIDIA's recommendation for Hopper
 # The numbers of cudaDataType.
 _TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1, "int8": 3, "int32": 10, "e4m3": 28, "e5m2": 29}
 _SCALES: dict[str, type[np.number[Any]]] = {"float64": np.float64, "int32": np.int32}
@@ -28,10 +28,10 @@ _EPILOGUES = {
     "": "DEFAULT", "bias": "BIAS", "relu": "RELU", "bias_relu": "RELU_BIAS", "gelu_tanh": "GELU", "bias_gelu_tanh": "GELU_BIAS",
     "gelu_tanh_sum": "GELU_AUX", "bias_gelu_tanh_sum": "GELU_AUX_BIAS", "dgelu_tanh": "DGELU",
 }  # fmt: skip
-_POINTERS = {"bias": "BIAS_POINTER", "sum": "EPILOGUE_AUX_POINTER"}  # of what epilogues read and write
+_POINTERS = {"bias": "BIAS_POINTER", "sum": "EPILOGUE_AUX_POINTER"}  # of memory that epilogues read and write
 _POINTERS |= {"scale_a": "A_SCALE_POINTER", "scale_b": "B_SCALE_POINTER"}
-_SLACK = 16  # bytes more than they ask for, for products with an epilogue: nvmath-python works around a fault so
-_SOME_ADDRESS = 1 << 20  # stands for such an argument while ways are looked for; nothing reads it
+_SLACK = 16  # additional bytes of workspace for products with an epilogue, which a workaround in nvmath-python requires
+_PLACEHOLDER_ADDRESS = 1 << 20  # of such an argument while algorithms are searched; nothing reads it
 
 
 def library() -> Any:
@@ -62,12 +62,11 @@ def handle(device: int) -> BlasHandle:
 
 
 class Product:
-    """One matrix product, ready to run, with the ways that cuBLASLt offers for it, the most promising first.
-
-    The first run of a way loads its code: it should not be the one that is recorded.
+    """One matrix product, ready to run, with the algorithms that cuBLASLt offers for it, the most promising first. The first run of an
+    algorithm loads its code, so it should not be recorded in a graph.
     """
 
-    # NVIDIA promises the same bits for the same way on the same GPU, as long as each stream has its own workspace.
+    # NVIDIA guarantees the same bits for the same algorithm on the same GPU, if each stream has its own workspace.
     deterministic = True
     is_sorted = True  # the candidates: the most promising ones come first
 
@@ -78,27 +77,27 @@ class Product:
         self._factors = np.array([spec.factor, spec.residual], scale)  # of the product, and of the residual
         self._slack = _SLACK if spec.epilogue else 0
         self._describe(scale)
-        self._ways = self._found(WORKSPACE if workspace_limit is None else workspace_limit)
-        self.candidates = len(self._ways)
+        self._algorithms = self._supported_algorithms(WORKSPACE if workspace_limit is None else workspace_limit)
+        self.candidates = len(self._algorithms)
 
     def select(self, number: int) -> None:
-        """Let `run` take one of the ways."""
+        """Choose the algorithm that `run` uses."""
         self.selected = number
-        self.workspace = int(self._ways[number]["workspace_size"])
+        self.workspace = int(self._algorithms[number]["workspace_size"])
         if self.workspace:
             self.workspace += self._slack
 
     def select_first(self) -> None:
-        """The most promising way."""
+        """Choose the most promising algorithm."""
         self.select(0)
 
     def compiles(self, number: int) -> bool:
-        """Whether a way is compiled when it is selected: all are there already."""
+        """Whether an algorithm is compiled when it is selected: all of them are precompiled."""
         return False
 
     @property
     def name(self) -> str:
-        """The selected way, by the number of its algorithm and the number of parts of k."""
+        """The selected algorithm: its number, its tile, and the number of parts of k."""
         kinds = self._library.MatmulAlgoConfigAttribute
         return f"algorithm {self._setting(kinds.ID)}, tile {self._setting(kinds.TILE_ID)}, split {self._setting(kinds.SPLITK_NUM)}"
 
@@ -107,17 +106,17 @@ class Product:
         a, b, *_, c = addresses
         known = dict(zip(self.spec.arguments, addresses, strict=True))
         try:
-            self._point(known)
+            self._set_addresses(known)
             self._library.matmul(
                 self._handle.address, self._operation, self._factors.ctypes.data,
                 b, self._b, a, self._a, self._factors[1:].ctypes.data, known.get("residual", c), self._c, c, self._c,
-                self._way(), workspace, self.workspace, stream,
+                self._algorithm(), workspace, self.workspace, stream,
             )  # fmt: skip
         except self._library.cuBLASLtError as error:
             raise RunError("cublas", f"a matrix product failed: {error} ({self.spec}).") from None
 
     def _describe(self, scale: type[np.number[Any]]) -> None:
-        """What is to be done, and how the three matrices lie."""
+        """Describe the operation and the layouts of the three matrices."""
         spec, lt = self.spec, self._library
         kind = _COMPUTE_TYPES.get(spec.a_dtype, "COMPUTE_32F")
         if spec.a_dtype == "float32" and spec.tf32:
@@ -127,21 +126,21 @@ class Product:
         self._a, a_turned = self._layout(spec.a_dtype, spec.m, spec.k, spec.a_strides)
         self._b, b_turned = self._layout(spec.b_dtype, spec.k, spec.n, spec.b_strides)
         self._c, _ = self._layout(spec.c_dtype, spec.m, spec.n, (spec.m * spec.n, spec.n, 1))
-        weakref.finalize(self, _give_back, lt, self._operation, (self._a, self._b, self._c))
+        weakref.finalize(self, _destroy, lt, self._operation, (self._a, self._b, self._c))
         attributes = lt.MatmulDescAttribute
         self._set_operation(attributes.TRANSA, b_turned)
         self._set_operation(attributes.TRANSB, a_turned)
         self._set_operation(attributes.EPILOGUE, getattr(lt.Epilogue, _EPILOGUES[spec.epilogue]))
-        self._point(dict.fromkeys(spec.arguments, _SOME_ADDRESS))
+        self._set_addresses(dict.fromkeys(spec.arguments, _PLACEHOLDER_ADDRESS))
         if spec.has_sum:
             self._set_operation(attributes.EPILOGUE_AUX_LD, spec.n)
 
     def _layout(self, dtype: str, rows: int, columns: int, strides: Sequence[int]) -> tuple[int, bool]:
-        """A matrix as cuBLASLt sees it, whose columns are our rows, and whether it is to be transposed."""
-        lt, lying = self._library, lines(rows, columns, *strides[1:])
-        if lying is None:
+        """The layout of a matrix for cuBLASLt, whose columns are weft's rows, and whether it is transposed."""
+        lt, line = self._library, lines(rows, columns, *strides[1:])
+        if line is None:
             raise Unsupported(f"cuBLASLt: neither rows nor columns are contiguous, strides are {strides}")
-        turned, distance = lying
+        turned, distance = line
         seen = (rows, columns) if turned else (columns, rows)
         layout = lt.matrix_layout_create(_TYPES[dtype], *seen, distance)
         attributes, kind = lt.MatrixLayoutAttribute, lt.get_matrix_layout_attribute_dtype
@@ -161,51 +160,51 @@ class Product:
             lt.get_matmul_desc_attribute_dtype(attribute),
         )
 
-    def _point(self, addresses: dict[str, int]) -> None:
-        """Say where the arguments of the epilogue are."""
+    def _set_addresses(self, addresses: dict[str, int]) -> None:
+        """Set the addresses of the epilogue's arguments."""
         for name, attribute in _POINTERS.items():
             if name in addresses:
                 self._set_operation(getattr(self._library.MatmulDescAttribute, attribute), addresses[name])
 
-    def _found(self, limit: int) -> np.ndarray:
-        """The ways that need no more workspace than that."""
+    def _supported_algorithms(self, limit: int) -> np.ndarray:
+        """The algorithms whose workspace is within the limit."""
         lt = self._library
-        ways, count = np.zeros(CANDIDATES, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
-        wishes = self._wishes(max(limit - self._slack, 0))
+        results, count = np.zeros(CANDIDATES, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+        preference = self._preference(max(limit - self._slack, 0))
         try:
             lt.matmul_algo_get_heuristic(
-                self._handle.address, self._operation, self._b, self._a, self._c, self._c, wishes,
-                CANDIDATES, ways.ctypes.data, count.ctypes.data,
+                self._handle.address, self._operation, self._b, self._a, self._c, self._c, preference,
+                CANDIDATES, results.ctypes.data, count.ctypes.data,
             )  # fmt: skip
         except lt.cuBLASLtError as error:
             raise Unsupported(f"cuBLASLt: {error}") from None
         finally:
-            lt.matmul_preference_destroy(wishes)
-        found = np.ascontiguousarray(ways[: count[0]][ways[: count[0]]["state"] == 0])
+            lt.matmul_preference_destroy(preference)
+        found = np.ascontiguousarray(results[: count[0]][results[: count[0]]["state"] == 0])
         if not len(found):
-            raise Unsupported("cuBLASLt has no way to do it")
+            raise Unsupported("cuBLASLt has no algorithm for it")
         return found
 
-    def _wishes(self, limit: int) -> int:
-        """How much workspace there is, how addresses are aligned, and that parts of sums are added in full precision."""
+    def _preference(self, limit: int) -> int:
+        """The workspace limit, the alignment of addresses, and that partial sums are added in full precision."""
         lt = self._library
-        wishes, attributes = lt.matmul_preference_create(), lt.MatmulPreferenceAttribute
+        preference, attributes = lt.matmul_preference_create(), lt.MatmulPreferenceAttribute
         values = {"MAX_WORKSPACE_BYTES": limit, "REDUCTION_SCHEME_MASK": lt.ReductionScheme.COMPUTE_TYPE}
         values |= {f"MIN_ALIGNMENT_{which}_BYTES": self.spec.alignment for which in "ABCD"}
         for name, value in values.items():
             attribute = getattr(attributes, name)
             kind = lt.get_matmul_preference_attribute_dtype(attribute)
-            _set(lt.matmul_preference_set_attribute, wishes, attribute, value, kind)
-        return int(wishes)
+            _set(lt.matmul_preference_set_attribute, preference, attribute, value, kind)
+        return int(preference)
 
-    def _way(self) -> int:
-        """Where the selected algorithm stands: it is the first thing of its record."""
-        return int(self._ways.ctypes.data) + self.selected * self._ways.itemsize
+    def _algorithm(self) -> int:
+        """The address of the selected algorithm, which is the first field of its record."""
+        return int(self._algorithms.ctypes.data) + self.selected * self._algorithms.itemsize
 
     def _setting(self, attribute: Any) -> int:
         value, written = np.zeros(1, np.int64), np.zeros(1, np.uint64)
         self._library.matmul_algo_config_get_attribute(
-            self._way(), attribute, value.ctypes.data, 4, written.ctypes.data
+            self._algorithm(), attribute, value.ctypes.data, 4, written.ctypes.data
         )
         return int(value[0])
 
@@ -215,7 +214,7 @@ def _set(setter: Any, record: int, attribute: Any, value: int, kind: Any) -> Non
     setter(record, attribute, held.ctypes.data, held.nbytes)
 
 
-def _give_back(lt: Any, operation: int, layouts: Sequence[int]) -> None:
+def _destroy(lt: Any, operation: int, layouts: Sequence[int]) -> None:
     lt.matmul_desc_destroy(operation)
     for layout in layouts:
         lt.matrix_layout_destroy(layout)

@@ -1,4 +1,4 @@
-"""Runs of programs with collectives on GPUs: what all processes must have alike before one begins."""
+"""Runs of programs with collectives on GPUs, which start only if all processes run the same program."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class CollectiveRuns:
     def of(
         cls, graph: Graph, commands: CommandList[int], options: CompileOptions, communicators: Communicators
     ) -> CollectiveRuns | None:
-        """Those of a graph and its commands; None if it has no collectives."""
+        """The collectives of a graph and its commands; None if it has none."""
         found = CollectiveProgram.of(graph)
         return None if found is None else cls(found, graph, commands, options, communicators)
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Around a run: all processes run the same program, and each counts how many it has begun."""
+        """Around a run: checks that all processes run the same program, and counts the runs that were started."""
         mesh, axes = self._collectives.mesh, self._collectives.axes
         self._collectives.verify(lambda: self._identity)
         self._communicators.prepare(mesh, axes)
@@ -51,11 +51,11 @@ class CollectiveRuns:
 
     @property
     def _identity(self) -> str:
-        """What all processes must have alike: the collectives in their order, the options, and the graph."""
+        """What must be equal in all processes: the collectives in order, the options, and the graph."""
         order = [str(c.spec) for c in self._commands.flat if isinstance(c, Collective)]
         return f"{order} {self._options.key} {self._graph.text()}"
 
     @cached_property
     def _tag(self) -> int:
-        """A small number that tells programs apart."""
+        """A small number that identifies a program."""
         return crc32(self._identity.encode()) & 0xFFFF

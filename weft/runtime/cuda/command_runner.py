@@ -1,4 +1,4 @@
-"""Runs commands on a GPU: each is put into the stream, or into the one beside it, in order."""
+"""Runs commands on a GPU: each is enqueued in order on the main stream, or on the second one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .libraries import Libraries
 from .nccl import Communicators
 
 WARP = 32  # threads
-STATUS = 16  # bytes a launch has for its errors: which one, and the wrong value
-Frame = Sequence[int]  # addresses: arena, status, what is kept, inputs, outputs, the libraries' workspace
+STATUS = 16  # bytes per launch for its errors: the number of the error, and the wrong value
+Frame = Sequence[int]  # addresses: arena, status, persistent memory, inputs, outputs, the libraries' workspace
 
 
 class CommandRunner:
@@ -49,7 +49,7 @@ class CommandRunner:
         wanted: Callable[[Command[int]], bool] | None = None,
         in_order: bool = False,
     ) -> None:
-        """Put all commands into the stream, or the wanted ones. `in_order`: none runs beside others, so that each can be timed."""
+        """Enqueue all commands, or the given ones. `in_order`: all on one stream, so that each can be timed."""
         ends: list[Any] = []  # of work beside the stream
         for command in commands:
             if wanted is not None and not wanted(command):
@@ -105,7 +105,7 @@ def _place(slot: Slot, frame: Frame) -> int:
 
 
 class _ControlRun:
-    """Control flow while it runs. Carried values go to and fro between two buffers, unless steps update them in place."""
+    """The execution of control flow. Carried values alternate between two buffers, unless steps update them in place."""
 
     def __init__(self, runner: CommandRunner, flow: ControlFlow[int], frame: Frame) -> None:
         self.runner, self.flow, self.frame = runner, flow, frame
@@ -131,7 +131,7 @@ class _ControlRun:
         self._body(0, self.inputs, self._results())
 
     def _holds(self, address: int) -> bool:
-        """Look at a condition: the host waits for it."""
+        """Read a condition: the host waits for it."""
         answer = np.empty(1, np.uint8)
         self.runner.gpu.download(answer, address)
         return bool(answer[0])
@@ -156,12 +156,12 @@ class _ControlRun:
         return [self._only_place(i) if i in in_place else self._buffer(f"{side}{i}") for i in range(self.flow.carried)]
 
     def _only_place(self, i: int) -> int:
-        """Where a carried value is from the first step to the last, if steps update it in place."""
+        """The address of a carried value in all steps, if they update it in place."""
         output = self.outputs[i]
         return self._buffer(f"even{i}") if output is None else output
 
     def _beginnings(self) -> list[int]:
-        """Where carried values are before the first step: those that are updated in place are copied to their only place."""
+        """The addresses of carried values before the first step: those that are updated in place are copied first."""
         now = self.inputs[: self.flow.carried]
         for i in self.flow.in_place:
             self._copy(self._only_place(i), now[i], self.flow.sizes[i])
@@ -196,7 +196,7 @@ class _ControlRun:
             now = targets
 
     def _targets(self, step: int, before: Sequence[int | None]) -> list[int]:
-        """Where a step's carried values go: at the end to the results, in between to the history or to and fro."""
+        """The addresses to which a step writes carried values: the results at the last step, else the history or the other buffer."""
         flow, rooms = self.flow, self._alternate(step)
         following = flow.length - 2 - step if flow.reverse else step + 1
         targets = []
@@ -228,5 +228,5 @@ def is_not_once(command: Command[int]) -> bool:
 
 
 def is_once(command: Command[int]) -> bool:
-    """Whether it gives the same until constants change."""
+    """Whether its result stays the same until constants change."""
     return isinstance(command, Launch | LibraryCall) and command.once

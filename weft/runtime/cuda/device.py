@@ -1,7 +1,7 @@
 """The devices `cuda`, `cuda:1`, ...: NVIDIA GPUs. A compiled program is one recorded graph of launches.
 
-Graphs that come again, or that are very large, run compiled. One that comes once, such as the first values of parameters, is computed
-on the host: compiling kernels for it would take longer.
+Graphs that recur, or that are very large, run compiled. One that occurs once, such as the initialization of parameters, is computed on the
+host: compiling kernels for it would take longer.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from .libraries import Libraries
 from .memory import DeviceArray, DeviceMemory, uploaded
 
 AHEAD = 8  # steps that the host may be ahead of the GPU
-HUGE = 10_000_000_000  # operations: too many to be done by the host even once
-FAR = 1 << 28  # bytes: too many to be carried to the host and back
+HUGE = 10_000_000_000  # operations: with more, a program is never computed on the host
+FAR = 1 << 28  # bytes: with more, a program is never computed on the host, because of the copies
 PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python", "nccl4py")
 
 
@@ -129,7 +129,7 @@ class CudaDevice(CompilingDevice):
         return gpu_program(graph, updates, options, constants, guess, semi_sparse=compressed_bytes)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
-        """As the libraries want it, and as the matrix units read images too."""
+        """The order that the libraries require, which is also that of images for tensor cores."""
         return filter_order(rank)
 
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> DeviceMemory:
@@ -189,7 +189,7 @@ class CudaDevice(CompilingDevice):
     # --- what it is -----------------------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait until the GPU has done all it was told, and raise what went wrong."""
+        """Wait until the GPU has done all enqueued work, and raise its errors."""
         with self.gpu.lock:
             self.gpu.enter()
             self.gpu.wait()
@@ -197,7 +197,7 @@ class CudaDevice(CompilingDevice):
             self.context.check()
 
     def keep_up(self) -> None:
-        """The host is quicker than the GPU: without this it would be a thousand steps ahead, and everything it says of now, wrong."""
+        """The host is faster than the GPU: without this it would be a thousand steps ahead, and its progress reports would be wrong."""
         with self.gpu.lock:
             self.gpu.enter()
             self.exchange.settle()
@@ -277,7 +277,7 @@ def find() -> list[Device]:
 
 
 def own_gpu(me: World, count: int) -> int:
-    """The number of the GPU of a process among the `count` that it sees: that of its own number on this machine, if it sees several.
+    """The number of the GPU of a process among the `count` that are visible to it: its local rank, if several are visible.
 
     >>> own_gpu(World(rank=5, size=8, local_rank=1), 4)
     1
@@ -295,7 +295,7 @@ def own_gpu(me: World, count: int) -> int:
 
 
 def synchronize() -> None:
-    """Wait until every GPU in use has done all it was told."""
+    """Wait until every GPU in use has done all enqueued work."""
     for device in _found:
         assert isinstance(device, CudaDevice)
         device.wait()

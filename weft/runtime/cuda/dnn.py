@@ -1,4 +1,4 @@
-"""Convolutions and attention by cuDNN, asked by its graph interface (nvidia-cudnn-frontend)."""
+"""Convolutions and attention by cuDNN, through its graph interface (nvidia-cudnn-frontend)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...errors import RunError, UserError
 from .driver import INSTALL
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT"}
-# Sums in 16 bits are too coarse, and sums in any order break the promise of the same bits every time.
+# Sums in 16 bits are too inaccurate, and sums in any order would not give the same bits every time.
 _NEVER = ("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "WINOGRAD_TILE_13x13")
 
 
@@ -27,7 +27,9 @@ def library() -> Any:
         module = importlib.import_module("cudnn")
     except ImportError as error:
         raise UserError("cuda", f"the package nvidia-cudnn-frontend is missing ({error}). {INSTALL}") from None
-    logging.getLogger("cudnn").setLevel(logging.ERROR)  # it warns of what it refuses, and then raises as well
+    logging.getLogger("cudnn").setLevel(
+        logging.ERROR
+    )  # it logs a warning for everything that it refuses, and raises an error as well
     return module
 
 
@@ -36,7 +38,7 @@ _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()  # all that refers to objects of
 
 @atexit.register
 def release() -> None:
-    """Let go of the package at the end of the process: its bindings (nanobind) report whatever outlives the interpreter as a leak.
+    """Release the package at the end of the process: its bindings (nanobind) report objects that outlive the interpreter as leaks.
 
     What is reachable from the modules of weft does: functions that the interpreter calls after a fork are never released.
     """
@@ -71,7 +73,7 @@ class DnnHandle:
         return {"handle": self._handle}
 
     def execute(self, graph: Any, addresses: dict[int, int], workspace: int, stream: int) -> None:
-        """Put the graph's selected plan into a stream."""
+        """Enqueue the graph's selected plan on a stream."""
         self.library.set_stream(handle=self._handle, stream=stream)
         graph.execute(addresses, workspace, handle=self._handle)
 
@@ -104,7 +106,7 @@ class _Planned(ABC):
         self.candidates = int(self._graph.get_execution_plan_count())
 
     def select(self, number: int) -> None:
-        """Build a plan and let `run` take it."""
+        """Build a plan, which `run` then uses."""
         try:
             self._graph.build_plan_at_index(number)
             self.workspace = int(self._graph.get_workspace_size_plan_at_index(number))
@@ -181,7 +183,7 @@ class Convolution(_Planned):
         *names, result = spec.arguments
         inputs = {name: self._tensor(graph, name, uid) for name, uid in zip(names, self._uids, strict=False)}
         value = self._convolved(graph, *(inputs.pop(name) for name in names[:2]))
-        # In this order cuDNN has kernels made for the purpose; for others it compiles one.
+        # For this order cuDNN has precompiled kernels; for others it compiles one.
         for name in ("residual", "bias"):
             if name in inputs:
                 value = graph.add(value, inputs[name])
@@ -213,7 +215,7 @@ class Convolution(_Planned):
         }
 
     def _planar(self, values: Sequence[int], neutral: int) -> list[int]:
-        """cuDNN knows two and three dimensions: a line is a plane that is one high."""
+        """cuDNN supports two and three dimensions: a 1-dimensional image is one of height 1."""
         return [neutral, *values] if len(values) == 1 else [*values]
 
     def _tensor(self, graph: Any, name: str, uid: int) -> Any:

@@ -1,7 +1,6 @@
-"""One GPU by the driver's own interface: memory, copies, kernels, and work recorded once and replayed as one graph.
-
-All work of a GPU stands in one stream, in order; copies from the host go through a second one and overlap with it, and so does
-communication with other GPUs, through a third one. Nothing here waits for the GPU unless its name says so.
+"""One GPU through the CUDA driver API: memory, copies, kernels, and CUDA graphs. All work of a GPU is enqueued on one stream, in order;
+copies from the host use a second stream and communication with other GPUs a third one, both overlapping with it. Nothing here waits for the
+GPU unless its name says so.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ INSTALL = f"Install what weft needs for NVIDIA GPUs. {install('cuda')}"
 LEGACY_STREAM = 1  # the default stream of most libraries, by the driver's own number for it
 NO_TIMING = 2  # the driver's flag for events that are only waited for
 MAPPED = 2  # the driver's flag for memory of the host that kernels may touch
-BLOCK, BLOCKS = 256, 256  # bytes of a small piece of memory, and how many are asked for at once
-HIDDEN = 2  # pointers that Triton's kernels take after their own arguments: scratch memory that ours never ask for
+BLOCK, BLOCKS = 256, 256  # bytes of a small piece of memory, and how many are allocated at once
+HIDDEN = (
+    2  # pointers that Triton's kernels take after their own arguments: scratch memory, which weft's kernels never use
+)
 _ADVICE = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": "A kernel touched memory that is not its own; this process cannot use the GPU any more. "
     "Please report it, with the output of WEFT_DEBUG=3.",
@@ -145,7 +146,7 @@ class Gpu:
         try:
             return int(self._do(what, self._api.cuMemAllocAsync(nbytes, self._stream)))
         except OutOfMemory:
-            self.wait()  # what is freed but still in use comes back; then the pool gives up what it holds
+            self.wait()  # wait for freed memory that is still in use; then release the memory that the pool holds
             self._do("memory pool", self._api.cuMemPoolTrimTo(self._pool, 0))
             return int(self._do(what, self._api.cuMemAllocAsync(nbytes, self._stream)))
 
@@ -160,7 +161,7 @@ class Gpu:
                 self._api.cuMemFreeAsync(address, self._stream)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, counting what the pool keeps for later, and all there are."""
+        """Free bytes, including those that the pool holds, and the total."""
         free, total = self._do("memory", self._api.cuMemGetInfo())
         held = self._of_pool(self._api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
         return int(free) + held - self.used(), int(total)
@@ -194,7 +195,7 @@ class Gpu:
             self._do("copy", self._api.cuMemcpyHtoDAsync(target, source.ctypes.data, source.nbytes, self._stream))
 
     def upload_beside(self, target: int, source: np.ndarray, after: Any = None) -> Any:
-        """From pinned memory, beside the other work but after an event; gives the event that it is done."""
+        """Copy from pinned memory, concurrently with other work but after an event; returns the event of its completion."""
         if after is not None:
             self._do("copy", self._api.cuStreamWaitEvent(self._copies, after.handle, 0))
         self._do("copy", self._api.cuMemcpyHtoDAsync(target, source.ctypes.data, source.nbytes, self._copies))
@@ -219,7 +220,7 @@ class Gpu:
     # --- kernels --------------------------------------------------------------------------------------------------------------
 
     def load(self, code: bytes, symbol: str, shared: int) -> Any:
-        """A kernel of compiled code, ready to be launched with so many bytes of shared memory."""
+        """A kernel of compiled code, ready to be launched with this many bytes of shared memory."""
         module = self._do("code", self._api.cuModuleLoadData(code))
         function = self._do("code", self._api.cuModuleGetFunction(module, symbol.encode()))
         if shared > 48 << 10:
@@ -247,7 +248,7 @@ class Gpu:
     # --- work beside the stream -------------------------------------------------------------------------------------------------
 
     def open_beside(self) -> None:
-        """Make the stream for work beside all other. It comes first where both have kernels to start: others wait for communication."""
+        """Create the stream for concurrent work. It has priority where both have kernels to start: other processes wait for communication."""
         if self._beside is None:
             _, greatest = self._do("stream", self._api.cuCtxGetStreamPriorityRange())
             flags = self._api.CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -255,25 +256,23 @@ class Gpu:
 
     @property
     def beside(self) -> int:
-        """The stream for work beside all other."""
+        """The stream for concurrent work."""
         return int(self._beside)
 
     def branch(self) -> None:
-        """Work that is put beside from now on begins after all other work so far."""
+        """Work enqueued on the concurrent stream from now on starts after all work enqueued on the main stream so far."""
         event = self._mark(self._stream, NO_TIMING)
         self._do("event", self._api.cuStreamWaitEvent(self._beside, event.handle, 0))
 
     def mark_beside(self) -> Any:
-        """An event: the work beside all other is done so far."""
+        """An event: the work enqueued on the concurrent stream so far is done."""
         return self._mark(self._beside, NO_TIMING)
 
     # --- graphs and waiting -----------------------------------------------------------------------------------------------------
 
     def record(self, enqueue: Callable[[], None]) -> Any:
-        """Work as one graph: what `enqueue` puts into the stream is not done but recorded.
-
-        No garbage is collected meanwhile: plans of the vendor's libraries free memory and unload code when they go, which would end the
-        recording with an error.
+        """A CUDA graph of the work that `enqueue` enqueues, which is recorded, not executed. Garbage collection is paused meanwhile: plans
+        of the vendor's libraries free memory and unload code when they are deleted, which would end the recording with an error.
         """
         with self.lock, gc_paused:
             self._recording = True
@@ -332,15 +331,13 @@ class Gpu:
         return True
 
     def precede(self, stream: int) -> None:
-        """Work put into the stream of another library from now on begins after all work so far."""
+        """Work enqueued on the stream of another library from now on starts after all of our work so far."""
         event = self._mark(self._stream, NO_TIMING)
         self._do("event", self._api.cuStreamWaitEvent(self._api.CUstream(stream), event.handle, 0))
 
     def follow(self, stream: int) -> None:
-        """Work from now on begins after all work so far in the stream of another library.
-
-        A stream other than the default one may have been destroyed since it was named, so that it cannot be asked: then the host waits
-        for everything.
+        """Our work from now on starts after all work so far on the stream of another library. A stream other than the default one may have
+        been destroyed meanwhile: then the host waits for everything.
         """
         if stream == LEGACY_STREAM:
             self.after(self._mark(self._api.CUstream(stream), NO_TIMING))
@@ -348,7 +345,7 @@ class Gpu:
             self._do("waiting", self._api.cuCtxSynchronize())
 
     def after(self, event: Any) -> None:
-        """Work from now on begins after an event."""
+        """Work from now on starts after an event."""
         with self.lock:
             self._do("event", self._api.cuStreamWaitEvent(self._stream, event.handle, 0))
 

@@ -1,8 +1,8 @@
-"""DLPack on GPUs: tensors in memory of other libraries, and our memory in theirs, without a copy.
+"""DLPack on GPUs: tensors that share memory with those of other libraries, in both directions.
 
-Work on a GPU is asynchronous, so memory changes hands in stream order. The library that exports makes the stream of the importing one
-wait for what it has written. The other way round nothing is told: memory that we imported is given back when our work that may read it is
-done, and memory that we exported is used again only after the other library's stream has come so far.
+Work on a GPU is asynchronous, so memory is handed over in stream order. The library that exports makes the stream of the importing one
+wait for what it has written. For the release of memory there is no such protocol: imported memory is released when our work that may read
+it is done, and exported memory is reused only after the other library's stream has reached the same point.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ class Exchange:
 
     def __init__(self, device: Device, gpu: Gpu) -> None:
         self.device, self.gpu = device, gpu
-        self._borrowed: deque[tuple[Any, np.ndarray]] = deque()  # to give back, with the event that our work is done
-        self._lent: deque[tuple[DeviceMemory, int]] = deque()  # that came back, with the stream that may still read it
+        self._borrowed: deque[tuple[Any, np.ndarray]] = (
+            deque()
+        )  # to release, with the event of the completion of our work
+        self._lent: deque[tuple[DeviceMemory, int]] = (
+            deque()
+        )  # released by the other library, with the stream that may still read it
         self._copies: OrderedDict[tuple[Shape, Shape, DType], Executable] = OrderedDict()
 
     # --- imports ---------------------------------------------------------------------------------------------------------------
@@ -136,14 +140,14 @@ class Exchange:
             return capsule
 
     def take_back(self, memory: DeviceMemory, stream: int) -> None:
-        """Our memory is not used by the other library any more: our work waits for the work of its stream."""
+        """The other library no longer uses this memory: our work waits for the work of its stream."""
         with self.gpu.lock:
             self.gpu.enter()
             self._lent.append((memory, stream))
             self.settle()
 
     def settle(self) -> None:
-        """Give back what our work is done with, unless work is being recorded. Called often: it asks for one event, and waits for nothing."""
+        """Release memory that our work no longer reads, unless work is being recorded. Called often: it queries one event, and never waits."""
         gpu = self.gpu
         with gpu.lock:
             if gpu.is_recording:

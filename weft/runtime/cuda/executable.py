@@ -49,10 +49,10 @@ from .profile import gpu_roof, profile
 from .results import ResultBuffers
 from .stream_times import command_labels, enqueue_recorded, wanted_passes
 
-FORMAT = 2  # of what is kept on disk; a change makes old files worthless
+FORMAT = 2  # of the format on disk; a change invalidates old files
 REMEMBERED = 8  # graphs of one program, each for other addresses
 MANY_NODES = 200  # of a graph whose kernels are worth starting compiler processes for while it is planned
-LARGEST = 3  # tensors that are named when memory runs out
+LARGEST = 3  # the number of tensors that out-of-memory errors name
 
 
 class GpuContext:
@@ -65,7 +65,7 @@ class GpuContext:
         self.unchecked: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
-        """The address of `wanted` bytes for values that live during a run only. Runs are sequential, so they share it."""
+        """The address of `wanted` bytes for values that are live during a run only. Runs are sequential, so they share it."""
         return self._arena.of(wanted)
 
     def workspace(self, wanted: int) -> int:
@@ -82,7 +82,7 @@ class GpuContext:
         self._arena, self._workspace = GrowingBuffer(self.gpu), GrowingBuffer(self.gpu)
 
     def check(self) -> None:
-        """Raise the errors that programs met; the GPU must have finished their work."""
+        """Raise the errors of programs; the GPU must have finished their work."""
         self.communicators.check()
         unchecked, self.unchecked = self.unchecked, {}
         for executable in unchecked:
@@ -136,7 +136,7 @@ class CudaExecutable:
             raise OutOfMemory("cuda", self._too_large()) from None
         self._once = any(map(is_once, made.commands.flat))
         self._made = False  # what is kept
-        # Kernels that meet an error, which is rare, write it where the host can read it: no copy is made after each run.
+        # Kernels write errors, which are rare, to host memory, so that no copy is needed after each run.
         self._status = PinnedMemory(self.gpu, STATUS * (1 + made.statuses))
         self._errors = self._status.array.view(np.int64)
         self._errors[:] = 0
@@ -170,7 +170,7 @@ class CudaExecutable:
         return self.context.libraries is not None and self.context.libraries.judge(kernel, wanted)
 
     def _compiled(self) -> CompiledCommands:
-        """The program with its kernels compiled, from the disk if it is there."""
+        """The program with its kernels compiled, from the disk cache if possible."""
         graph, capability = self.graph, self.gpu.capability
         inputs = f"updates {sorted(self.updates.items())} constants {sorted(self.constants)}"
         libraries = "" if self.context.libraries is None else self.context.libraries.key
@@ -191,7 +191,7 @@ class CudaExecutable:
             _say(f"compiled {len(graph.nodes)} nodes {what}, {count} launches, in {time.perf_counter() - start:.2f} s")
         return made
 
-    # --- looking inside -------------------------------------------------------------------------------------------------------
+    # --- introspection -------------------------------------------------------------------------------------------------------
 
     @property
     def where(self) -> str:
@@ -218,11 +218,11 @@ class CudaExecutable:
 
     @property
     def workspace_bytes(self) -> int:
-        """The most bytes that one product or convolution takes beside operands and results."""
+        """The largest workspace of a product or convolution, in bytes."""
         return max((p.workspace for p in self.program.plans.values()), default=0) + self.runner.workspace
 
     def seconds(self, inputs: Sequence[int]) -> float:
-        """How long a run takes on the GPU, on inputs at these addresses. State must not be among them: it would change."""
+        """The time of a run on the GPU, on inputs at these addresses. They must not include state, which would change."""
         assert not self.updates
         with self.gpu.lock:
             self.gpu.enter()
@@ -230,7 +230,7 @@ class CudaExecutable:
             return seconds(self.gpu, lambda: self._run_commands(frame))
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-        """What each of its calls takes, on inputs at these addresses; they are not changed."""
+        """The time of each of its calls, on inputs at these addresses; they are not changed."""
         with nullcontext() if self._together is None else self._together.run():
             return profile(self, inputs, repeats)
 
@@ -246,7 +246,7 @@ class CudaExecutable:
             given = given.device.get(given)
         array = np.ascontiguousarray(given, node.dtype.numpy)
         if not array.nbytes:
-            return array, self._status.address  # some address: nothing is read there
+            return array, self._status.address  # any address: nothing is read there
         lane = self._lane(position)
         self._filled.append(lane)
         with recorded("copy an argument to the GPU", "copy", bytes=array.nbytes):
@@ -258,7 +258,7 @@ class CudaExecutable:
         return self._lanes[position]
 
     def _stable(self, position: int, content: DeviceArray) -> int:
-        """The address of an argument that is on the GPU already. One that moves about is copied to a place that stays, if it is not large."""
+        """The address of an argument that is on the GPU already. If its address varies and it is not large, it is copied to a fixed buffer."""
         address, before = content.memory.address, self._last.get(position)
         self._last[position] = address
         if before is None or before == address or content.memory.nbytes >= LARGE:
@@ -272,7 +272,7 @@ class CudaExecutable:
     def call(self, inputs: Sequence[int], again: bool = True) -> list[DeviceArray]:
         """Run on inputs at these addresses; new memory with each result. Without `again`, constants are what they were."""
         gpu = self.gpu
-        with gpu.lock:  # programs share the arena: one is put into the stream as a whole
+        with gpu.lock:  # programs share the arena, so all commands of one are enqueued together
             gpu.enter()
             try:
                 frame = self._frame_of(inputs)
@@ -293,7 +293,7 @@ class CudaExecutable:
         return (*self.reserved(), *inputs, *self._results.addresses(), self.shared())
 
     def reserved(self) -> tuple[int, int, int]:
-        """The first entries of the frame: arena, status, what is kept."""
+        """The first entries of the frame: arena, status, persistent memory."""
         return (
             self.context.arena(self.facts.arena),
             self._status.address,
@@ -301,7 +301,7 @@ class CudaExecutable:
         )
 
     def shared(self) -> int:
-        """The last entry: memory for the libraries."""
+        """The last entry: the libraries' workspace."""
         return self.context.workspace(self.runner.workspace)
 
     def _put(self, frame: tuple[int, ...], again: bool) -> None:
@@ -355,10 +355,10 @@ class CudaExecutable:
                 self.gpu.wait()
                 self.gpu.forget(oldest)
 
-    # --- what went wrong --------------------------------------------------------------------------------------------------------
+    # --- errors --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise the first error that a run has met."""
+        """Raise the first error of a run."""
         if not self._errors.any():
             return
         found = self._errors.reshape(-1, 2).copy()

@@ -1,7 +1,7 @@
 """Short memsets of a recorded graph become kernels.
 
-Libraries clear counters and flags before some of their kernels. Between two kernels of a graph, a memset node was seen to take 5 to 6 microseconds on an H200, most of
-them waiting; a kernel that does the same takes one.
+Libraries clear counters and flags before some of their kernels. Between two kernels of a graph, a memset node takes 5 to 6 microseconds on
+an H200, mostly waiting; a kernel that does the same takes one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Checked = Callable[[str, tuple[Any, ...]], Any]
 
 
 class MemsetKernels:
-    """Replaces memset nodes of recorded graphs on one GPU. `do` checks the answer of a call of the driver."""
+    """Replaces memset nodes of recorded graphs on one GPU. `do` checks the status of a driver call."""
 
     def __init__(self, api: Any, do: Checked) -> None:
         self._api, self._do = api, do
@@ -97,7 +97,7 @@ class MemsetKernels:
         return self._do("recording", self._api.cuGraphAddKernelNode(graph, before, len(before), params))
 
     def _nodes(self, ask: Callable[..., tuple[Any, ...]], of: Any) -> list[Any]:
-        """The nodes that a call of the driver lists: it is asked for their number first. Some lists come with data of their edges."""
+        """The nodes that a driver call lists: a first call returns their number. Some lists include edge data."""
         *_, count = self._listed(ask, of, 0)
         return list(self._listed(ask, of, int(count))[0]) if count else []
 

@@ -1,4 +1,4 @@
-"""How a GPU is doing just now, as NVIDIA's management library tells through the package nvidia-ml-py."""
+"""The state of a GPU, as NVIDIA's management library (NVML) reports it through the package nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..facts import Health
 
 
 def health(bus: str) -> Health | None:
-    """Of the GPU at this address of the PCI bus; None if the package or its library is not there, or does not know it."""
+    """The state of the GPU at this PCI bus address; None if the package or the library is missing, or does not know the GPU."""
     with nvml_library() as nvml:
         if nvml is None:
             return None
@@ -25,7 +25,7 @@ def _asked(nvml: Any, gpu: Any) -> Health:
     def ask(question: Callable[..., Any], *more: Any) -> Any:
         try:
             return question(gpu, *more)
-        except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):  # not every GPU and driver answers every question
+        except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):  # not every GPU and driver reports every value
             return None
 
     power, limit = ask(nvml.nvmlDeviceGetPowerUsage), ask(nvml.nvmlDeviceGetEnforcedPowerLimit)

@@ -1,6 +1,5 @@
-"""NVIDIA's libraries as one: what they are asked for, which of their ways is the fastest here, and whether they are asked at all.
-
-Each way is measured once, on memory of its own; the choice is kept on disk.
+"""NVIDIA's libraries: which kernels they compute, and by which of their algorithms. Each algorithm is measured once, on memory of its own;
+the choice is kept on disk.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SPARSE_PACKAGE = "nvidia-cusparselt-cu13"
 SPARSE_CAPABILITY = 80  # from which GPUs have sparse tensor cores
 LEAST_COMPRESSED = 50_000_000  # terms of a product: for fewer of them nothing is gained
 CACHE, MOST_COPIES = 256 << 20, 10  # bytes that no cache holds, and how many operands take turns at the most
-COMPILED = 1  # of them that the library compiles first, which takes a second each
+COMPILED = 1  # of them that the library must compile first, which takes about a second each
 
 
 class Libraries:
@@ -50,7 +49,7 @@ class Libraries:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self._ready: dict[Spec, Any] = {}
-        self._blas, self._dnn = _opened(blas.handle, gpu), _opened(dnn.handle, gpu)
+        self._blas, self._dnn = _open(blas.handle, gpu), _open(dnn.handle, gpu)
         versions = [
             f"{name} {h.version}" for name, h in (("cuBLASLt", self._blas), ("cuDNN", self._dnn)) if h is not None
         ]
@@ -58,11 +57,11 @@ class Libraries:
         self.choices = Choices(gpu, self.ready, self.key)
 
     def judge(self, kernel: Kernel, wanted: Claim) -> bool:
-        """Whether a library should do the work of a kernel: it is faster, or the user asked for it by name and it can."""
+        """Whether a library should compute a kernel: because it is faster, or because the user requested it by name and it can."""
         return self.choices.can(wanted.spec) if wanted.by_name else self.choices.faster(kernel, wanted)
 
     def ready(self, spec: Spec) -> Any:
-        """A product or convolution ready to run, by the fastest way."""
+        """A product or convolution ready to run, by the fastest algorithm."""
         if spec not in self._ready:
             self.gpu.enter()
             self._ready[spec] = self._chosen(spec)
@@ -71,23 +70,23 @@ class Libraries:
     def _chosen(self, spec: Spec) -> Any:
         if self._handle(spec) is None:
             raise Unsupported("the library is not installed")
-        asked = self._asked(spec)
+        call = self._call(spec)
         key = f"way {self.key} {to_json(spec)}"
         known = cache().get(key)
         if known is None:
             try:
-                best = self._fastest(asked)
+                best = self._fastest(call)
             except OutOfMemory:  # no memory to measure with: use the first, and keep no result
-                asked.select_first()
-                return asked
+                call.select_first()
+                return call
             cache().put(key, json.dumps(best).encode())
         else:
             best = int(json.loads(known))
-        asked.select(best)
-        return asked
+        call.select(best)
+        return call
 
     def _handle(self, spec: Spec) -> Any:
-        """The library that a call is for, opened; None if it cannot be had."""
+        """The handle of the library for a call; None if it is not available."""
         if _is_sparse(spec):
             return self._sparse
         return self._blas if isinstance(spec, ProductSpec) else self._dnn
@@ -95,7 +94,7 @@ class Libraries:
     @cached_property
     def _sparse(self) -> sparse_blas.SparseHandle | None:
         """cuSPARSELt, which is opened when a program has a weight of 2:4 sparsity."""
-        found: sparse_blas.SparseHandle | None = _opened(
+        found: sparse_blas.SparseHandle | None = _open(
             sparse_blas.handle, self.gpu, "Until then such weights are multiplied as dense ones."
         )
         return found
@@ -148,7 +147,7 @@ class Libraries:
 
         return seconds(self.gpu, enqueue)
 
-    def _asked(self, spec: Spec) -> Any:
+    def _call(self, spec: Spec) -> Any:
         if isinstance(spec, CompressionSpec):
             return sparse_blas.WeightCompression(spec, spec.workspace, self._handle(spec))
         if isinstance(spec, ProductSpec):
@@ -159,50 +158,50 @@ class Libraries:
         return dnn.Convolution(spec, spec.workspace, self._dnn)
 
     def seconds(self, spec: Spec) -> float:
-        """How long the fastest way takes."""
-        asked, buffers = self.ready(spec), self._buffers(spec)
-        return self._seconds(asked, [buffer.address for buffer in buffers])
+        """The time of the fastest algorithm."""
+        call, buffers = self.ready(spec), self._buffers(spec)
+        return self._seconds(call, [buffer.address for buffer in buffers])
 
-    def _fastest(self, asked: Any) -> int:
-        """The number of the way that takes the least time, of the most promising ones."""
-        buffers = self._buffers(asked.spec)
+    def _fastest(self, call: Any) -> int:
+        """The number of the fastest algorithm among the most promising ones."""
+        buffers = self._buffers(call.spec)
         addresses = [buffer.address for buffer in buffers]
         times: dict[int, float] = {}
         compiled = 0
-        for number in range(asked.candidates):
-            if len(times) == MEASURED and asked.is_sorted:
+        for number in range(call.candidates):
+            if len(times) == MEASURED and call.is_sorted:
                 break
-            compiled += (made := asked.compiles(number))
+            compiled += (made := call.compiles(number))
             if made and compiled > COMPILED:
                 continue
             try:
-                asked.select(number)
-                times[number] = self._seconds(asked, addresses)
+                call.select(number)
+                times[number] = self._seconds(call, addresses)
             except (Unsupported, RunError):
                 continue
         if not times:
-            raise Unsupported("no way can be run")
+            raise Unsupported("no algorithm can be run")
         return min(times, key=lambda n: times[n])
 
     def _buffers(self, spec: Spec) -> list[DeviceMemory]:
-        """Memory to measure with: of each argument."""
+        """Memory for each argument, to measure with."""
         buffers = [filled(self.gpu, size, isinstance(spec, CompressionSpec)) for size in _sizes(spec)]
         if isinstance(spec, ProductSpec) and spec.compressed:
             compression = CompressionSpec(spec.n, spec.k, spec.b_dtype, spec.compressed)
-            asked, [dense, packed] = self.ready(compression), self._buffers(compression)
-            workspace = DeviceMemory(self.gpu, asked.workspace)
-            asked.run([dense.address, packed.address], workspace.address, self.gpu.stream)
+            call, [dense, packed] = self.ready(compression), self._buffers(compression)
+            workspace = DeviceMemory(self.gpu, call.workspace)
+            call.run([dense.address, packed.address], workspace.address, self.gpu.stream)
             self.gpu.wait()
             buffers[spec.arguments.index("b")] = packed
         return buffers
 
-    def _seconds(self, asked: Any, addresses: list[int]) -> float:
-        workspace = DeviceMemory(self.gpu, asked.workspace)
-        return seconds(self.gpu, lambda: asked.run(addresses, workspace.address, self.gpu.stream))
+    def _seconds(self, call: Any, addresses: list[int]) -> float:
+        workspace = DeviceMemory(self.gpu, call.workspace)
+        return seconds(self.gpu, lambda: call.run(addresses, workspace.address, self.gpu.stream))
 
 
-def _opened(handle: Any, gpu: Gpu, until: str = "Until then weft's own kernels do all the work.") -> Any:
-    """A library's handle; None, and a warning, if it cannot be had."""
+def _open(handle: Any, gpu: Gpu, until: str = "Until then weft's own kernels do all the work.") -> Any:
+    """A library's handle; None, and a warning, if it is not available."""
     try:
         return handle(gpu.number)
     except UserError as error:

@@ -1,6 +1,5 @@
-"""Timing on a GPU, and the choice between our kernels and a library's by measurement.
-
-What is compared is what would run: our kernel with its epilogue, and the library call followed by an epilogue kernel, on initialized
+"""Timing on a GPU, and the choice between weft's kernels and a library's by measurement. The alternatives are measured as they would run:
+our kernel with its epilogue, and the library call followed by an epilogue kernel, on initialized
 memory of their own. Recorded work is timed, since launching small kernels takes the host longer than running them. Results are kept on
 disk. Kernels must be compiled to be measured, and compiling many takes as long as one, so a program first collects all open
 questions and then measures them together.
@@ -35,23 +34,23 @@ from ...records import dataclass
 from .driver import Gpu, OutOfMemory
 from .memory import DeviceMemory
 
-RUNS = 5  # of recorded work; the median counts
-SHORT, MOST = 2e-4, 10  # seconds: shorter work is recorded several times in a row, but no more than so often
+RUNS = 5  # runs of recorded work, of which the median is taken
+SHORT, MOST = 2e-4, 10  # seconds: shorter work is recorded several times in a row, up to a limit
 LONG = 0.1  # seconds: measured once
 TINY = 1_000_000  # operations: our kernels always win
 HUGE = 200_000_000_000  # operations on 16 bits: libraries always win
-GAIN = 0.97  # a library's time must be below this part of ours: it can share no launch with others
+GAIN = 0.97  # a library's time must be below this fraction of ours: it cannot share a launch with other kernels
 WORTH = {
     "product": 2_000_000_000,
     "convolution": 500_000_000,
     "attention": 500_000_000,
-}  # operations from which libraries mostly win
-BLOCK = 1 << 20  # bytes of random numbers; larger memory repeats them
-WARP, STATUS = 32, 16  # threads; bytes that a kernel tells of errors in
+}  # operations above which libraries are usually faster
+BLOCK = 1 << 20  # bytes of random numbers, repeated in larger memory
+WARP, STATUS = 32, 16  # threads; bytes in which a kernel reports errors
 
 
 def seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
-    """How long work takes on the GPU, when it is replayed. No other thread enqueues work meanwhile."""
+    """The time of work on the GPU when it is replayed. No other thread enqueues work meanwhile."""
     with gpu.lock:
         return _seconds(gpu, enqueue)
 
@@ -85,7 +84,7 @@ def _seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
 
 
 def filled(gpu: Gpu, size: int, semi_sparse: bool = False) -> DeviceMemory:
-    """Memory with numbers in it, small ones whichever type they are read as: zeros are multiplied faster.
+    """Memory filled with numbers that are small in every type, because zeros are multiplied faster.
 
     `semi_sparse`: of four numbers of 16 bits the last two are 0.
     """
@@ -105,7 +104,7 @@ def filled(gpu: Gpu, size: int, semi_sparse: bool = False) -> DeviceMemory:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Two ways to compute a kernel: ours and the library's."""
+    """Two alternatives to compute a kernel: weft's and the library's."""
 
     kernel: Kernel
     wanted: Claim
@@ -125,12 +124,12 @@ class _Comparison:
         return [*self.own, *self.after]
 
     def key(self, capability: int) -> str:
-        """All that the times depend on, but for the GPU and the library."""
+        """Everything that the times depend on, except for the GPU and the library."""
         return "\n".join([to_json(self.wanted.spec), *(compile_request(s, capability).to_json() for s in self.sources)])
 
     @property
     def tensors(self) -> set[Node]:
-        """All memory that either way touches."""
+        """All memory that either alternative accesses."""
         bases = [view.base for view in self.kernel.views]
         return {
             *bases,
@@ -166,7 +165,7 @@ class Choices:
         return self._here[key]
 
     def guess(self, kernel: Kernel, wanted: Claim) -> bool:
-        """The same without measuring, for plans that are not run."""
+        """The same by estimate, without measuring, for plans that are not run."""
         if wanted.by_name or operations(kernel) < TINY:
             return wanted.by_name
         known = self._known(_Comparison(kernel, wanted).key(self.gpu.capability))
@@ -174,7 +173,7 @@ class Choices:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Collect measurements, and make them at the end of the block."""
+        """Collect the necessary measurements, and do them at the end of the block."""
         waiting: dict[str, _Comparison] = {}
         self._collected.waiting = waiting
         try:
@@ -196,7 +195,7 @@ class Choices:
         return f"comparison {self._key} triton {version('triton')}\n{key}"
 
     def can(self, spec: Spec) -> bool:
-        """Whether a library does it at all."""
+        """Whether a library supports it at all."""
         try:
             self._ready(spec)
         except Unsupported:
@@ -204,7 +203,7 @@ class Choices:
         return True
 
     def _settle(self, unknown: dict[str, _Comparison]) -> None:
-        """Measure, all of them compiled at once. What no library can do needs no measuring."""
+        """Measure all, after compiling them together. Kernels that no library supports are not measured."""
         self.gpu.enter()
         able = {key: comparison for key, comparison in unknown.items() if self.can(comparison.wanted.spec)}
         every = [source for comparison in able.values() for source in comparison.sources]
@@ -220,7 +219,7 @@ class Choices:
             except OutOfMemory:
                 self._here[key] = expected(
                     comparison.kernel, comparison.wanted
-                )  # not kept: memory may suffice another time
+                )  # not kept: there may be enough memory another time
                 continue
             cache().put(self._full(key), json.dumps(times).encode())
             self._here[key] = _won(times)
@@ -259,13 +258,13 @@ class Choices:
 
 
 def expected(kernel: Kernel, wanted: Claim) -> bool:
-    """Whether a library is faster as a rule."""
+    """Whether a library is usually faster."""
     kinds = {ConvSpec: "convolution", AttentionSpec: "attention", ProductSpec: "product"}
     return operations(kernel) >= WORTH[kinds[type(wanted.spec)]]
 
 
 def _won(times: dict[str, float | None]) -> bool:
-    """Whether the library is the one to take."""
+    """Whether to use the library."""
     own, library = times.get("own"), times.get("library")
     return library is not None and (own is None or library < GAIN * own)
 

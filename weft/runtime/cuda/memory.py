@@ -12,7 +12,7 @@ from ...dtypes import DType
 from ...graph.node import Shape
 from .driver import Gpu, OutOfMemory
 
-FILLED = 4e12  # bytes a second that a fast GPU fills with zeros
+FILLED = 4e12  # bytes per second that a fast GPU fills with zeros
 LARGE = 1 << 26  # bytes: programs keep no buffers of this size for arguments and results
 SMALL = 1 << 16  # bytes: the driver stages such small copies by itself, and returns at once
 
@@ -38,7 +38,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """A tensor in the memory of a GPU. `order`: its axes as they follow each other in memory, if not the usual way."""
+    """A tensor in the memory of a GPU. `order`: the order of its axes in memory, unless it is the default."""
 
     memory: DeviceMemory
     shape: Shape
@@ -46,7 +46,7 @@ class DeviceArray:
     order: tuple[int, ...] | None = None
 
     def numpy(self) -> np.ndarray:
-        """The values on the host, once they are there."""
+        """The values, copied to the host."""
         shape = self.shape if self.order is None else tuple(self.shape[a] for a in self.order)
         array = np.empty(shape, self.dtype.numpy)
         gpu = self.memory.gpu
@@ -94,7 +94,8 @@ class DoubleBuffer:
         return self._fixed.address
 
     def fill(self, array: np.ndarray) -> int:
-        """Copy a contiguous array to the GPU beside the work that runs there; returns the address. Call `done` after the work that reads it."""
+        """Copy a contiguous array to the GPU concurrently with its work; returns the address. Call `done` after enqueuing the work that
+        reads it."""
         if len(self._buffers) < 2:
             self._buffers.append(_UploadBuffer(self.gpu, self.nbytes))
         self._turn = (self._turn + 1) % len(self._buffers)
@@ -120,7 +121,7 @@ class _UploadBuffer:
         self.memory = DeviceMemory(gpu, nbytes)
         self.host = PinnedMemory(gpu, nbytes) if nbytes > SMALL else None
         self.filled: Any = None
-        # New memory may be what the pool took back from work that still runs: the first copy waits for that work, too.
+        # New memory may have been freed by work that still runs: the first copy waits for that work, too.
         self.read: Any = gpu.mark() if self.host is not None else None
 
 

@@ -1,8 +1,9 @@
 """Collectives between GPUs by NCCL, through the low-level bindings of the package nccl4py.
 
-Each axis of a mesh has a communicator for the processes along it. They agree on its identifier through what connects the processes anyway. A
-collective is put into a stream, and recorded with everything else there: no host waits for it. If a process fails, the control page tells the
-others, and these abort their communicators: what waits on a GPU for the dead ends, and whoever waits for that GPU raises the reason.
+Each axis of a mesh has a communicator for the processes along it. They agree on its identifier through the connection that processes have
+anyway. A collective is enqueued on a stream, and recorded with the other work on it: no host waits for it. If a process fails, the others
+learn of it through the control page and abort their communicators: kernels that wait for the failed process end, and hosts that wait for
+those GPUs raise an error with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .memory import DeviceMemory
 
 INSTALL = f"Install it with the rest of what weft needs for NVIDIA GPUs. {install('cuda')}"
 ID_BYTES = 128
-NOTICED = 2.0  # seconds in which the control page tells why NCCL failed, if another process is the reason
+NOTICED = 2.0  # seconds to wait for the control page to report another process as the reason of a failure of NCCL
 TYPES = {
     "float64": "Float64", "float32": "Float32", "float16": "Float16", "bfloat16": "Bfloat16", "int8": "Int8", "uint8": "Uint8",
     "int32": "Int32", "uint32": "Uint32", "int64": "Int64", "uint64": "Uint64",
@@ -78,7 +79,7 @@ class Communicators:
         self._aborted = False
 
     def prepare(self, mesh: Mesh, axes: Sequence[str]) -> None:
-        """Make what the collectives of a program need. All processes of the mesh come here together."""
+        """Create the communicators of a program's collectives. All processes of the mesh call this together."""
         missing = [axis for axis in axes if (mesh.axes, axis) not in self._made]
         if not missing:
             return
@@ -106,13 +107,13 @@ class Communicators:
 
     @contextmanager
     def enqueueing(self) -> Iterator[None]:
-        """Around putting a program into the stream: its communicators are not aborted meanwhile, and not used afterwards."""
+        """Around enqueuing a program: its communicators are not aborted inside, and not used after an abort."""
         with self._enqueueing:
             self.check()
             yield
 
     def run(self, spec: CollectiveSpec, places: Sequence[int], beside: bool) -> None:
-        """Put a collective into the stream, or into the one beside it; sources come first among the places, then targets."""
+        """Enqueue a collective on the main or the concurrent stream; `places` are the sources, then the targets."""
         if not any(spec.counts):
             return
         with self._explained(spec.name):
@@ -174,19 +175,18 @@ class Communicators:
     def _axis_index(self, spec: CollectiveSpec, on: _Communicator, places: Sequence[int], beside: bool) -> None:
         self._gpu.copy(places[0], on.place.address, on.place.nbytes)
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------------------------
+    # --- failures ----------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise an error if a process has failed. What is on the GPU then is worth nothing."""
+        """Raise an error if a process has failed: the values on the GPU are then invalid."""
         if self._page is not None:
             self._page.check()
 
     def abort(self) -> None:
-        """End all that waits on the GPU for other processes, from a thread of its own.
-
-        NCCL first makes its kernels end, and then waits for recorded graphs to be destroyed: nobody waits for that.
+        """End all kernels that wait for other processes, from a separate thread. NCCL first ends its kernels, and then waits until recorded
+        graphs are destroyed, for which no thread of weft waits.
         """
-        held = self._enqueueing.acquire(timeout=1.0)  # a full queue of the driver would be held for ever
+        held = self._enqueueing.acquire(timeout=1.0)  # a full queue of the driver would block for ever
         try:
             if self._aborted:
                 return
@@ -203,7 +203,7 @@ class Communicators:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Errors of NCCL as ours: because of a process that failed, if one did."""
+        """Errors of NCCL as errors of weft: the failure of a process, if one has failed."""
         try:
             yield
         except self._nccl.NCCLError as error:

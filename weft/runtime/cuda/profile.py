@@ -30,7 +30,7 @@ from .libraries import Libraries
 from .memory import DeviceMemory, keep_busy
 
 FEWEST = 5  # runs, by default
-ENQUEUED = 40e-6  # seconds that the host takes for a launch and an event, at most
+ENQUEUED = 40e-6  # the maximum time of a launch and an event on the host, in seconds
 TOLERATED = 0.05  # of the time of a run, that events may add
 LONGEST = 3.0  # seconds of replays: programs that would take longer keep the times between events
 SIDE, COPIED = 8192, 1 << 30  # of the product, and bytes of the copy, that the roof is measured with
@@ -90,7 +90,7 @@ def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | N
 def _between_prefixes(
     executable: ProfiledProgram, frame: list[int], restore: Sequence[tuple[int, int, int]], repeats: int
 ) -> np.ndarray:
-    """The seconds of each command: what the graph that ends with it takes beyond the one before."""
+    """The seconds of each command: the time of the graph that ends with it, minus that of the graph before."""
     every = list(executable.commands)
     ends = [
         _replayed(executable, frame, restore, every[:count], repeats, in_order=True) for count in range(len(every) + 1)
@@ -158,7 +158,7 @@ _KINDS = (("bfloat16", False), ("float32", True), ("float32", False))
 
 
 def _rate(libraries: Libraries | None, dtype: str, tf32: bool) -> float:
-    """Operations a second of a large product; without the libraries it is not known, and nothing is bound by it."""
+    """Operations per second of a large product; infinite if the libraries are not available."""
     if libraries is None:
         return float("inf")
     strides = (SIDE * SIDE, SIDE, 1)
@@ -170,7 +170,7 @@ def _rate(libraries: Libraries | None, dtype: str, tf32: bool) -> float:
 
 
 def _bandwidth(gpu: Gpu) -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Bytes per second, read and written, of a large copy."""
     size = min(COPIED, gpu.memory()[1] // 8)
     source, target = DeviceMemory(gpu, size), DeviceMemory(gpu, size)
     marks = [gpu.mark()]

@@ -1,7 +1,7 @@
 """Buffers for the results of a program on a GPU.
 
-A recorded graph writes to fixed addresses. Two sets of buffers alternate, and their arrays are returned as they are: a loop that looks
-at its last result only has released the one before when a set is used again. If a caller keeps results, later runs return copies.
+A recorded graph writes to fixed addresses. Two sets of buffers alternate, and their arrays are returned as they are: a loop that keeps only
+its last result has released the previous one when a set is reused. If a caller keeps results, later runs return copies.
 
 Large results are allocated anew for each run and belong to the caller, so that an idle program holds no large buffers. The memory
 pool often returns the same addresses, so recorded graphs remain useful.

@@ -1,6 +1,5 @@
-"""Running a program on a GPU while a timeline is recorded: its commands are enqueued one by one, with events between them.
-
-Nobody waits for them meanwhile. When recording ends, the times between events become slices of the stream. Gaps between the
+"""Runs a program on a GPU while a timeline is recorded: its commands are enqueued one by one, with events between them. The host does not
+wait for them. When recording ends, the times between events become slices of the stream. Gaps between the
 launches of a replayed graph are shorter than those seen here.
 """
 

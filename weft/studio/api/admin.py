@@ -47,7 +47,14 @@ class QuotaChange(BaseModel):
 def router(studio: Studio) -> APIRouter:
     """The routes below /admin."""
     routes = APIRouter(prefix="/admin", tags=["admin"])
-    store, storage = studio.store, studio.storage
+    _add_accounts(routes, studio)
+    _add_server(routes, studio)
+    return routes
+
+
+def _add_accounts(routes: APIRouter, studio: Studio) -> None:
+    """The routes about accounts, their quotas and their tokens."""
+    store = studio.store
 
     @routes.get("/users")
     def users() -> list[dict[str, Any]]:
@@ -93,6 +100,11 @@ def router(studio: Studio) -> APIRouter:
         store.changed()
         return {"message": "The token is revoked.", "reload": True}
 
+
+def _add_server(routes: APIRouter, studio: Studio) -> None:
+    """The routes about storage, settings and the log."""
+    store, storage = studio.store, studio.storage
+
     @routes.get("/storage")
     def used() -> dict[str, Any]:
         """Disk space by what it is used for."""
@@ -134,8 +146,6 @@ def router(studio: Studio) -> APIRouter:
         rows.writerows([o.time, o.who, o.action, o.target, o.address] for o in store.audit.entries(100_000))
         headers = {"Content-Disposition": "attachment; filename=studio-log.csv"}
         return Response(text.getvalue(), media_type="text/csv", headers=headers)
-
-    return routes
 
 
 def _facts(account: Account) -> dict[str, Any]:

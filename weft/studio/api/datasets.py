@@ -28,21 +28,15 @@ SOON = {"Cache-Control": "private, max-age=300"}
 def router(studio: Studio) -> APIRouter:
     """The routes below /datasets."""
     routes = APIRouter(prefix="/datasets", tags=["datasets"])
+    _add_creation(routes, studio)
+    _add_reading(routes, studio)
+    _add_changes(routes, studio)
+    return routes
+
+
+def _add_creation(routes: APIRouter, studio: Studio) -> None:
+    """The routes that list datasets and create one."""
     library = studio.datasets
-
-    def find(name: str) -> DatasetRow:
-        row = library.index.get(name)
-        if row is None:
-            raise HTTPException(404, f"there is no dataset {name}")
-        return row
-
-    def find_version(name: str, version: str) -> VersionRow:
-        found = find(name).version(version)
-        if found is None:
-            raise HTTPException(404, f"there is no version {version} of {name}")
-        return found
-
-    # --- making -------------------------------------------------------------------------------------------------------------
 
     @routes.get("")
     def datasets() -> list[dict[str, Any]]:
@@ -73,13 +67,16 @@ def router(studio: Studio) -> APIRouter:
         content, kind = library.forms.preview(studio.paths.path(path), size, resize, colour)
         return Response(content, media_type=kind, headers=SOON)
 
-    # --- looking ------------------------------------------------------------------------------------------------------------
+
+def _add_reading(routes: APIRouter, studio: Studio) -> None:
+    """The routes that show a dataset and its images."""
+    library = studio.datasets
 
     @routes.get("/{name}")
     def one(name: str) -> dict[str, Any]:
         """One dataset, as it is now: who saw its job end finds the version that it made."""
         library.index.refresh()
-        return _facts(studio, find(name))
+        return _facts(studio, _find(studio, name))
 
     @routes.get("/{name}/{version}/images")
     def images(
@@ -114,14 +111,19 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{name}/{version}/failed")
     def failed(name: str, version: str) -> list[dict[str, str]]:
         """Files that are not in the dataset, with the reason."""
-        return [{"path": path, "reason": reason} for path, reason in failures(find_version(name, version).folder)]
+        return [
+            {"path": path, "reason": reason} for path, reason in failures(_find_version(studio, name, version).folder)
+        ]
 
-    # --- changing -----------------------------------------------------------------------------------------------------------
+
+def _add_changes(routes: APIRouter, studio: Studio) -> None:
+    """The routes that make new versions of a dataset, or delete it."""
+    library = studio.datasets
 
     @routes.post("/{name}/{version}/changes")
     def change(request: Request, name: str, version: str, given: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         """Make a new version: {"remove": {"train": [3]}, "relabel": {"train": {"5": "rose"}}, "rename": {"bellis": "daisy"}, "add": PATH}."""
-        row = find_version(name, version)
+        row = _find_version(studio, name, version)
         if "upload" in given:
             given = {**given, "add": str(library.uploads.source(str(given["upload"])))}
             del given["upload"]
@@ -135,7 +137,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.delete("/{name}")
     def delete(name: str, confirmed: bool = False) -> dict[str, Any]:
         """Delete a dataset with all versions. Refused while runs learned from it, unless it is confirmed."""
-        row = find(name)
+        row = _find(studio, name)
         _check_unused(studio, row, None, confirmed)
         if row.state == "making":
             raise UserError("studio", f"{name} is being made. Stop job {row.jobs[0].number} first.")
@@ -149,7 +151,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.delete("/{name}/{version}")
     def delete_version(name: str, version: str, confirmed: bool = False) -> dict[str, Any]:
         """Delete one version of a dataset."""
-        row, found = find(name), find_version(name, version)
+        row, found = _find(studio, name), _find_version(studio, name, version)
         if len(row.versions) < 2:
             raise UserError("studio", f"{version} is the only version of {name}. Delete the dataset.")
         _check_unused(studio, row, version, confirmed)
@@ -157,7 +159,19 @@ def router(studio: Studio) -> APIRouter:
         _forget(studio)
         return {"message": f"{name} {version} was deleted.", "open": f"/datasets/{name}"}
 
-    return routes
+
+def _find(studio: Studio, name: str) -> DatasetRow:
+    row = studio.datasets.index.get(name)
+    if row is None:
+        raise HTTPException(404, f"there is no dataset {name}")
+    return row
+
+
+def _find_version(studio: Studio, name: str, version: str) -> VersionRow:
+    found = _find(studio, name).version(version)
+    if found is None:
+        raise HTTPException(404, f"there is no version {version} of {name}")
+    return found
 
 
 def add_version(

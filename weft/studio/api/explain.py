@@ -28,16 +28,18 @@ def router(studio: Studio) -> APIRouter:
     """The routes below /networks that look into a network. `image` is test-12 for one of the held-out split, or what /images answered."""
     routes = APIRouter(prefix="/networks", tags=["networks"])
 
-    def find(run: str, checkpoint: str) -> ExplainedNetwork:
-        row = studio.index.get(run)
-        if row is None:
-            raise HTTPException(404, f"there is no run {run}")
-        return studio.explained.get(studio.networks, row.folder, checkpoint)
+    _add_layers(routes, studio)
+    _add_images(routes, studio)
+    return routes
+
+
+def _add_layers(routes: APIRouter, studio: Studio) -> None:
+    """The routes about layers: their statistics, activations and weights."""
 
     @routes.get("/{run:path}/layers")
     def layers(run: str, image: str, checkpoint: str = "best") -> list[dict[str, Any]]:
         """All layers with the statistics of their outputs for an image, and of their weights."""
-        network = find(run, checkpoint)
+        network = _find(studio, run, checkpoint)
         return [
             {"name": row.name, "title": row.title, "kind": row.kind, "depth": row.depth, "shape": list(row.shape), "parameters": row.parameters}
             | _statistics(network.details(image, row.name))
@@ -47,12 +49,12 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{run:path}/activations.png")
     def activations(run: str, layer: str, image: str, checkpoint: str = "best", v: str = "") -> Response:
         """The channels of a layer for an image, 16 in a row; opacity is the activation."""
-        return _picture(tiles.activation_mask(find(run, checkpoint).outputs(image, layer)))
+        return _picture(tiles.activation_mask(_find(studio, run, checkpoint).outputs(image, layer)))
 
     @routes.get("/{run:path}/weights.png")
     def weights(run: str, layer: str, part: str = "colours", checkpoint: str = "best", v: str = "") -> Response:
         """The filters of a layer, 16 in a row: colours of filters with three channels, else the positive or the negative part as opacity."""
-        weight = find(run, checkpoint).weight(layer)
+        weight = _find(studio, run, checkpoint).weight(layer)
         if weight is None or weight.ndim not in (2, 4):
             raise UserError("studio", f"a convolution or a linear layer is required, got {layer!r}.")
         if part == "colours" and tiles.has_colours(weight):
@@ -64,7 +66,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{run:path}/channel.png")
     def channel(run: str, layer: str, channel: int, image: str, checkpoint: str = "best", v: str = "") -> Response:
         """One channel of a layer over the image."""
-        network = find(run, checkpoint)
+        network = _find(studio, run, checkpoint)
         values = network.outputs(image, layer)
         if values.ndim != 3 or not 0 <= channel < len(values):
             raise UserError("studio", f"a channel of a layer with maps is required, got {channel} of {layer!r}.")
@@ -73,26 +75,30 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{run:path}/exciting")
     def exciting(run: str, layer: str, channel: int, checkpoint: str = "best", count: int = 8) -> list[dict[str, Any]]:
         """The held-out images, of a sample of 64, for which a channel is largest on average."""
-        network = find(run, checkpoint)
+        network = _find(studio, run, checkpoint)
         if not 0 <= channel < network.layer(layer).channels:
             raise UserError("studio", f"a channel of {layer!r} is required, got {channel}.")
         split = network.held_out[0]
         return [{"image": f"{split}-{i}", "mean": mean} for i, mean in network.exciting(layer, channel, min(count, 64))]
 
+
+def _add_images(routes: APIRouter, studio: Studio) -> None:
+    """The routes about images, and the explanation of a prediction."""
+
     @routes.get("/{run:path}/images/{image}.png")
     def picture(run: str, image: str, checkpoint: str = "best") -> Response:
         """An image as the network takes it."""
-        return _picture(png(rgb(find(run, checkpoint).image(image))))
+        return _picture(png(rgb(_find(studio, run, checkpoint).image(image))))
 
     @routes.post("/{run:path}/images")
     def keep(run: str, image: UploadFile, checkpoint: str = "best") -> dict[str, str]:
         """Send an image to look at; the name that stands for it while the studio keeps it."""
-        return {"image": find(run, checkpoint).upload(_content(image))}
+        return {"image": _find(studio, run, checkpoint).upload(_content(image))}
 
     @routes.get("/{run:path}/explain")
     def explain(run: str, image: str, checkpoint: str = "best", target: str = "") -> dict[str, Any]:
         """Why the network predicts what it does for an image: maps as pictures, numbers, and similar training images."""
-        network = find(run, checkpoint)
+        network = _find(studio, run, checkpoint)
         return _explanation(network, image, target, studio.embeddings.current(network.folder, checkpoint))
 
     @routes.post("/{run:path}/explain")
@@ -100,7 +106,7 @@ def router(studio: Studio) -> APIRouter:
         run: str, image: UploadFile | None = None, path: str = "", checkpoint: str = "best", target: str = ""
     ) -> dict[str, Any]:
         """The same for an image that is sent, or for a file on the server."""
-        network = find(run, checkpoint)
+        network = _find(studio, run, checkpoint)
         if (image is None) == (not path):
             raise UserError("studio", "an image or the path of a file on the server is required.")
         name = (
@@ -108,7 +114,12 @@ def router(studio: Studio) -> APIRouter:
         )
         return _explanation(network, name, target, studio.embeddings.current(network.folder, checkpoint))
 
-    return routes
+
+def _find(studio: Studio, run: str, checkpoint: str) -> ExplainedNetwork:
+    row = studio.index.get(run)
+    if row is None:
+        raise HTTPException(404, f"there is no run {run}")
+    return studio.explained.get(studio.networks, row.folder, checkpoint)
 
 
 def _content(image: UploadFile) -> bytes:

@@ -88,31 +88,13 @@ def router(studio: Studio) -> APIRouter:
     """The routes below /predictions."""
     routes = APIRouter(prefix="/predictions", tags=["predictions"])
 
-    def find(number: int) -> PredictionBatch:
-        found = studio.batches.get(number)
-        if found is None:
-            raise HTTPException(404, f"there are no predictions {number}")
-        return found
+    _add_batches(routes, studio)
+    _add_results(routes, studio)
+    return routes
 
-    def network_of(name: str, checkpoint: str) -> UsableNetwork:
-        found = usable_network(studio.index, name)
-        if found is None:
-            raise HTTPException(404, f"there is no run and no imported network {name}")
-        weights_file(found.path, checkpoint)
-        return found
 
-    def start(
-        network: UsableNetwork, request: PredictionRequest, source: str, folder: Path | None, owner: str
-    ) -> dict[str, Any]:
-        named = {"network_id": network.id, "network_name": network.name, "source_name": source}
-        _, out = submit_predictions(studio.queue, request, folder, owner, **named)
-        studio.feed.refresh_soon()
-        number = int(out.name)
-        return {
-            **_facts(find(number)),
-            "message": f"{source} is classified as soon as there is room.",
-            "open": f"/classify/batches/{number}",
-        }
+def _add_batches(routes: APIRouter, studio: Studio) -> None:
+    """The routes that list batches and start one."""
 
     @routes.get("", response_model=list[BatchFacts])
     def batches(most: Annotated[int, Query(ge=1, le=1000)] = 50) -> list[dict[str, Any]]:
@@ -122,11 +104,11 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("", response_model=BatchFacts)
     def create(asked: NewPredictions, sent: Request) -> dict[str, Any]:
         """Classify a folder or a list of images on the server, as a job of the queue."""
-        network, path = network_of(asked.network, asked.checkpoint), studio.paths.path(asked.path)
+        network, path = _network(studio, asked.network, asked.checkpoint), studio.paths.path(asked.path)
         request = PredictionRequest(
             str(network.path), [str(path)], asked.checkpoint, asked.top, asked.device, [str(root) for root in studio.paths.roots]
         )  # fmt: skip
-        return start(network, request, path.name, None, submitter(studio, sent))
+        return _start(studio, network, request, path.name, None, submitter(studio, sent))
 
     @routes.post("/upload", response_model=BatchFacts)
     async def upload(
@@ -137,7 +119,7 @@ def router(studio: Studio) -> APIRouter:
         top: Annotated[int, Query(ge=1, le=100)] = 5,
     ) -> dict[str, Any]:
         """Classify the images of a zip file, which is the body of the request. Folders named like classes are labels."""
-        found, owner = network_of(network, checkpoint), await run_in_threadpool(submitter, studio, request)
+        found, owner = _network(studio, network, checkpoint), await run_in_threadpool(submitter, studio, request)
         folder = new_folder(studio.queue.root)
         try:
             archive, images = folder / "upload.zip", folder / "images"
@@ -146,10 +128,14 @@ def router(studio: Studio) -> APIRouter:
             await run_in_threadpool(unpack_zip, archive, images, studio.config.largest_upload)
             archive.unlink()
             asked = PredictionRequest(str(found.path), [str(images)], checkpoint, top, "cpu", [str(images.resolve())])
-            return await run_in_threadpool(start, found, asked, Path(name).name, folder, owner)
+            return await run_in_threadpool(_start, studio, found, asked, Path(name).name, folder, owner)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _add_results(routes: APIRouter, studio: Studio) -> None:
+    """The routes about one batch: its images, its predictions, its files."""
 
     @routes.get("/file.jpg", response_class=Response)
     def file(path: str) -> Response:
@@ -159,13 +145,13 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{number}", response_model=BatchResults)
     def batch(number: int) -> dict[str, Any]:
         """One batch: how far it is, and its results."""
-        found = find(number)
+        found = _find(studio, number)
         return {**_facts(found), "results": dict(found.results)}
 
     @routes.delete("/{number}")
     def delete(number: int) -> dict[str, Any]:
         """Remove the predictions of a batch and, of an upload, its images."""
-        studio.batches.delete(find(number))
+        studio.batches.delete(_find(studio, number))
         return {"message": f"Predictions {number} are deleted.", "open": "/classify?tab=many"}
 
     @routes.get("/{number}/rows", response_model=PredictionRows)
@@ -179,30 +165,30 @@ def router(studio: Studio) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
     ) -> dict[str, Any]:
         """The predictions: all, the wrong ones or those that failed; of one class; in the order of files or of confidence."""
-        found = selected(rows_of(find(number)), show, order, predicted, true)
+        found = selected(rows_of(_find(studio, number)), show, order, predicted, true)
         return {"total": len(found), "rows": [_row(one) for one in found[offset : offset + limit]]}
 
     @routes.get("/{number}/best", response_model=dict[str, list[PredictionRow]])
     def best(number: int, most: Annotated[int, Query(ge=1, le=100)] = 10) -> dict[str, Any]:
         """The most confident images of each class."""
-        found = find(number)
+        found = _find(studio, number)
         by_class = best_per_class(rows_of(found), found.results.get("classes", ()), most)
         return {name: [_row(one) for one, _ in pairs] for name, pairs in by_class.items()}
 
     @routes.get("/{number}/predictions.csv", response_class=FileResponse)
     def table(number: int) -> FileResponse:
         """All predictions as CSV."""
-        return _file(find(number).folder / TABLE, f"predictions-{number}.csv")
+        return _file(_find(studio, number).folder / TABLE, f"predictions-{number}.csv")
 
     @routes.get("/{number}/predictions.json", response_class=FileResponse)
     def results(number: int) -> FileResponse:
         """The results as JSON."""
-        return _file(find(number).folder / RESULTS, f"predictions-{number}.json")
+        return _file(_find(studio, number).folder / RESULTS, f"predictions-{number}.json")
 
     @routes.get("/{number}/images/{index}.jpg", response_class=Response)
     def image(number: int, index: int) -> Response:
         """A small picture of one image."""
-        rows = rows_of(find(number))
+        rows = rows_of(_find(studio, number))
         if not 0 <= index < len(rows):
             raise HTTPException(404, f"there is no image {index}")
         return Response(
@@ -211,7 +197,35 @@ def router(studio: Studio) -> APIRouter:
             headers={"Cache-Control": "private, max-age=3600"},
         )
 
-    return routes
+
+def _find(studio: Studio, number: int) -> PredictionBatch:
+    found = studio.batches.get(number)
+    if found is None:
+        raise HTTPException(404, f"there are no predictions {number}")
+    return found
+
+
+def _network(studio: Studio, name: str, checkpoint: str) -> UsableNetwork:
+    found = usable_network(studio.index, name)
+    if found is None:
+        raise HTTPException(404, f"there is no run and no imported network {name}")
+    weights_file(found.path, checkpoint)
+    return found
+
+
+def _start(
+    studio: Studio, network: UsableNetwork, request: PredictionRequest, source: str, folder: Path | None, owner: str
+) -> dict[str, Any]:
+    """Add the job of a batch; its facts."""
+    named = {"network_id": network.id, "network_name": network.name, "source_name": source}
+    _, out = submit_predictions(studio.queue, request, folder, owner, **named)
+    studio.feed.refresh_soon()
+    number = int(out.name)
+    return {
+        **_facts(_find(studio, number)),
+        "message": f"{source} is classified as soon as there is room.",
+        "open": f"/classify/batches/{number}",
+    }
 
 
 def _thumbnail(studio: Studio, path: str, side: int = SIDE) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
@@ -75,64 +76,67 @@ def router(studio: Studio) -> APIRouter:
         """The profiles of a network, the newest first, and the jobs that measure it."""
         return listed(studio, of_network(name))
 
-    def add_reading(address: str, thing_of: Any, what: str) -> None:
-        """The routes of one profile, the same for runs and networks."""
-
-        @routes.get(f"{address}/profiles/{{id}}", name=f"profile_of_{what}")
-        def read(name: str, id: str) -> dict[str, Any]:
-            """All figures of a profile: layers, kernels that lose time, memory."""
-            found = one(studio, thing_of(name), id)
-            figures: dict[str, Any] = json.loads(readable(found).to_json())
-            return figures
-
-        @routes.get(f"{address}/profiles/{{id}}/trace", name=f"trace_of_{what}")
-        def trace(name: str, id: str) -> FileResponse:
-            """The trace of a profile, for https://ui.perfetto.dev or chrome://tracing."""
-            found = one(studio, thing_of(name), id)
-            if not found.trace.is_file():
-                raise HTTPException(404, f"the trace of {id} is gone")
-            return FileResponse(found.trace, media_type="application/json", filename=f"{id}.trace.json")
-
-        @routes.get(f"{address}/profiles/{{id}}/report", name=f"report_of_{what}")
-        def report(name: str, id: str) -> HTMLResponse:
-            """A page that stands by itself, to send to somebody."""
-            record = readable(one(studio, thing_of(name), id))
-            return HTMLResponse(
-                report_page({record.subject: record}),
-                headers={"Content-Disposition": f'attachment; filename="{id}.html"'},
-            )
-
-        @routes.delete(f"{address}/profiles/{{id}}", name=f"delete_profile_of_{what}")
-        def delete(name: str, id: str) -> dict[str, str]:
-            """Delete a profile and its trace."""
-            delete_profile(one(studio, thing_of(name), id))
-            studio.feed.refresh_soon()
-            return {"message": "The measurement is deleted."}
-
-        @routes.post(f"{address}/energy", name=f"compare_energy_of_{what}")
-        def compare(name: str, request: Request, wanted: NewEnergy | None = None) -> dict[str, Any]:
-            """Compare the modelled energy of its forms: float32, float16, int8, fixed point, sparse; also of its compressions."""
-            thing = thing_of(name)
-            others = compressions_of(studio, name) if thing.is_run else []
-            given, owner = (wanted or NewEnergy()).model_dump(), submitter(studio, request)
-            job = submit_energy(studio.queue, thing.of, given, owner, others)
-            studio.feed.refresh_soon()
-            return {
-                "number": job.number,
-                "message": f"The forms of {thing.name} are compared as soon as there is room.",
-            }
-
-        @routes.get(f"{address}/energy", name=f"energy_of_{what}")
-        def energy(name: str) -> list[dict[str, Any]]:
-            """The comparisons of its forms, the newest first: joules of each by cause and by layer."""
-            return [
-                {"device": one.device, "batch": one.batch, "density": one.density, "made": one.made, **one.found.to_dict()}
-                for one in stored_energies(thing_of(name).folder)
-            ]  # fmt: skip
-
-    add_reading("/runs/{name:path}", of_run, "run")
-    add_reading("/networks/{name}", of_network, "network")
+    _add_profile(routes, studio, "/runs/{name:path}", of_run, "run")
+    _add_profile(routes, studio, "/networks/{name}", of_network, "network")
     return routes
+
+
+def _add_profile(
+    routes: APIRouter, studio: Studio, address: str, thing_of: Callable[[str], ProfiledThing], what: str
+) -> None:
+    """The routes of one profile, the same for runs and networks."""
+
+    @routes.get(f"{address}/profiles/{{id}}", name=f"profile_of_{what}")
+    def read(name: str, id: str) -> dict[str, Any]:
+        """All figures of a profile: layers, kernels that lose time, memory."""
+        found = one(studio, thing_of(name), id)
+        figures: dict[str, Any] = json.loads(readable(found).to_json())
+        return figures
+
+    @routes.get(f"{address}/profiles/{{id}}/trace", name=f"trace_of_{what}")
+    def trace(name: str, id: str) -> FileResponse:
+        """The trace of a profile, for https://ui.perfetto.dev or chrome://tracing."""
+        found = one(studio, thing_of(name), id)
+        if not found.trace.is_file():
+            raise HTTPException(404, f"the trace of {id} is gone")
+        return FileResponse(found.trace, media_type="application/json", filename=f"{id}.trace.json")
+
+    @routes.get(f"{address}/profiles/{{id}}/report", name=f"report_of_{what}")
+    def report(name: str, id: str) -> HTMLResponse:
+        """A page that stands by itself, to send to somebody."""
+        record = readable(one(studio, thing_of(name), id))
+        return HTMLResponse(
+            report_page({record.subject: record}),
+            headers={"Content-Disposition": f'attachment; filename="{id}.html"'},
+        )
+
+    @routes.delete(f"{address}/profiles/{{id}}", name=f"delete_profile_of_{what}")
+    def delete(name: str, id: str) -> dict[str, str]:
+        """Delete a profile and its trace."""
+        delete_profile(one(studio, thing_of(name), id))
+        studio.feed.refresh_soon()
+        return {"message": "The measurement is deleted."}
+
+    @routes.post(f"{address}/energy", name=f"compare_energy_of_{what}")
+    def compare(name: str, request: Request, wanted: NewEnergy | None = None) -> dict[str, Any]:
+        """Compare the modelled energy of its forms: float32, float16, int8, fixed point, sparse; also of its compressions."""
+        thing = thing_of(name)
+        others = compressions_of(studio, name) if thing.is_run else []
+        given, owner = (wanted or NewEnergy()).model_dump(), submitter(studio, request)
+        job = submit_energy(studio.queue, thing.of, given, owner, others)
+        studio.feed.refresh_soon()
+        return {
+            "number": job.number,
+            "message": f"The forms of {thing.name} are compared as soon as there is room.",
+        }
+
+    @routes.get(f"{address}/energy", name=f"energy_of_{what}")
+    def energy(name: str) -> list[dict[str, Any]]:
+        """The comparisons of its forms, the newest first: joules of each by cause and by layer."""
+        return [
+            {"device": one.device, "batch": one.batch, "density": one.density, "made": one.made, **one.found.to_dict()}
+            for one in stored_energies(thing_of(name).folder)
+        ]  # fmt: skip
 
 
 def compressions_of(studio: Studio, run: str) -> list[str]:

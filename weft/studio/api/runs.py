@@ -60,11 +60,13 @@ def router(studio: Studio) -> APIRouter:
     """The routes below /runs."""
     routes = APIRouter(prefix="/runs", tags=["runs"])
 
-    def find(run: str) -> RunRow:
-        found = studio.index.get(run)
-        if found is None:
-            raise HTTPException(404, f"there is no run {run}")
-        return found
+    _add_list(routes, studio)
+    _add_one(routes, studio)
+    return routes
+
+
+def _add_list(routes: APIRouter, studio: Studio) -> None:
+    """The routes about several runs."""
 
     @routes.get("", response_model=list[RunFacts])
     def runs() -> list[dict[str, Any]]:
@@ -74,13 +76,13 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/export")
     def export(runs: str) -> Response:
         """Several runs as CSV: settings, metrics of the best epoch, annotations."""
-        text = runs_csv([find(run) for run in runs.split(",") if run])
+        text = runs_csv([_find(studio, run) for run in runs.split(",") if run])
         return Response(text, media_type="text/csv", headers={"Content-Disposition": 'attachment; filename="runs.csv"'})
 
     @routes.post("/annotate")
     def annotate_all(change: AnnotationChanges) -> dict[str, Any]:
         """Change tags, group and star of several runs."""
-        folders = [find(run).folder for run in change.runs]
+        folders = [_find(studio, run).folder for run in change.runs]
         for folder in folders:
             annotate(folder, **change.model_dump(exclude={"runs"}))
         studio.feed.refresh_soon()
@@ -89,7 +91,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("/delete")
     def delete(chosen: ChosenRuns) -> dict[str, Any]:
         """Move runs to the trash."""
-        rows = [find(run) for run in chosen.runs]
+        rows = [_find(studio, run) for run in chosen.runs]
         entry = delete_runs(studio.index.root, [row.folder for row in rows])
         studio.feed.refresh_soon()
         what = rows[0].name if len(rows) == 1 else f"{len(rows)} runs"
@@ -106,21 +108,25 @@ def router(studio: Studio) -> APIRouter:
             "message": f"{len(entry.runs)} run{'s' if len(entry.runs) != 1 else ''} restored.",
         }
 
+
+def _add_one(routes: APIRouter, studio: Studio) -> None:
+    """The routes about one run."""
+
     @routes.get("/{run:path}/metrics")
     def metrics(run: str) -> dict[str, list[float | None]]:
         """The metrics of a run, by epoch."""
-        return dict(find(run).metrics)
+        return dict(_find(studio, run).metrics)
 
     @routes.get("/{run:path}/files/{file:path}", response_class=FileResponse)
     def file(run: str, file: str) -> FileResponse:
         """A file of a run, to download."""
-        path = inside(find(run).folder, file)
+        path = inside(_find(studio, run).folder, file)
         return FileResponse(path, filename=path.name, content_disposition_type="attachment")
 
     @routes.get("/{run:path}/images/{kind}/{number}.png", response_class=Response)
     def image(run: str, kind: str, number: int) -> Response:
         """A sample or a mistake of a run, as a picture."""
-        record = read_run(find(run).folder)
+        record = read_run(_find(studio, run).folder)
         samples = {"samples": record.samples, "mistakes": record.mistakes}.get(kind)
         if samples is None or not 0 <= number < len(samples.images):
             raise HTTPException(404, f"there is no image {number} of {kind}")
@@ -131,14 +137,14 @@ def router(studio: Studio) -> APIRouter:
     @routes.patch("/{run:path}/annotations")
     def change_annotations(run: str, change: AnnotationChange) -> dict[str, Any]:
         """Change tags, notes, group and star of a run."""
-        new = annotate(find(run).folder, **change.model_dump())
+        new = annotate(_find(studio, run).folder, **change.model_dump())
         studio.feed.refresh_soon()
         return asdict(new)
 
     @routes.post("/{run:path}/resume", response_model=Resumed)
     def resume(request: Request, run: str) -> dict[str, Any]:
         """Continue a run that was stopped from its last checkpoint, as a job of the queue."""
-        row = find(run)
+        row = _find(studio, run)
         for job in studio.queue.jobs():
             if job.state.run and Path(job.state.run).resolve() == row.folder.resolve():
                 studio.queue.resume(job)
@@ -152,7 +158,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/{run:path}", response_model=RunDetails)
     def one(run: str) -> dict[str, Any]:
         """One run: settings, status, best epoch, metrics."""
-        row = find(run)
+        row = _find(studio, run)
         return {
             **_facts(row),
             "settings": dict(row.settings),
@@ -160,7 +166,12 @@ def router(studio: Studio) -> APIRouter:
             "metrics": dict(row.metrics),
         }
 
-    return routes
+
+def _find(studio: Studio, run: str) -> RunRow:
+    found = studio.index.get(run)
+    if found is None:
+        raise HTTPException(404, f"there is no run {run}")
+    return found
 
 
 def inside(folder: Path, relative: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from ...device_names import CPU, CUDA
 from ...errors import WeftError
 from ...jobs.compression.settings import COMPRESSION, check_compression
 from ...jobs.schema import validated
@@ -22,7 +23,7 @@ LISTS = {  # what is common; anything else that the command takes can be typed
         "fixed:8",
     ],
     "target": ["size=10x", "size=20x", "size=40x", "error=+0.1%", "error=+0.5%", "speed=2x", "speed=3x", "device=cpu"],
-    "device": ["cpu", "cuda"],
+    "device": [CPU, CUDA],
 }  # fmt: skip
 
 

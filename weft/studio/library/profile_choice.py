@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...device_names import CPU
 from ...insight.profile_record import ProfileRecord
 from ...jobs.profiles.store import StoredProfile
 from ...records import dataclass
@@ -96,7 +97,7 @@ class ProfileChoice:
     def known(self, name: str) -> list[str | int]:
         """The devices, batches or kinds of calls that were measured; GPUs first, small batches first."""
         values = {getattr(one.record, name) for one in self.own if one.record is not None}
-        return sorted(values, key=lambda value: (value == "cpu", value))
+        return sorted(values, key=lambda value: (value == CPU, value))
 
     @property
     def others(self) -> list[tuple[str, ProfiledThing, StoredProfile | None]]:

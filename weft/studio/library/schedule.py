@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import field
 
+from ...device_names import read_device_name
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.needs import CPU, GPU, GROUP
 from ...jobs.queue.order import QueueOrder
@@ -203,6 +204,10 @@ def needs_text(one: JobView) -> str:
     needs = one.needs
     if needs.slot != GPU:
         return {CPU: "a CPU slot", GROUP: "nothing itself"}.get(needs.slot, "a task slot")
-    what = needs.device.replace("cuda:", "GPU ") if needs.device else f"{needs.gpus} GPU{'s' if needs.gpus > 1 else ''}"
+    what = (
+        f"GPU {read_device_name(needs.device).number}"
+        if needs.device
+        else f"{needs.gpus} GPU{'s' if needs.gpus > 1 else ''}"
+    )
     memory = "all memory" if needs.memory is None else _bytes(needs.memory)
     return f"{what}, {memory}{' each' if needs.gpus > 1 else ''}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...device_names import CPU, CUDA, read_device_name
 from ...errors import UserError, WeftError
 from ...jobs.checks import check_settings
 from ...jobs.definitions import network_facts, network_label
@@ -36,7 +37,7 @@ def device_choices(gpus: Sequence[str], chosen: str = "") -> list[tuple[str, str
     >>> device_choices(["cuda:0"], "cuda:7")[1:]
     [('cpu', 'CPU'), ('cuda', 'GPU (CUDA)'), ('cuda:0', 'GPU 0 (CUDA)'), ('cuda:7', 'GPU 7 (CUDA)')]
     """
-    found = ["cpu", *(["cuda", *gpus] if gpus else [])]
+    found = [CPU, *([CUDA, *gpus] if gpus else [])]
     found += [chosen] if chosen and chosen not in found else []
     return [("", f"{device_title(None)} (default)"), *((name, device_title(name)) for name in found)]
 
@@ -47,12 +48,12 @@ def device_title(name: str | None) -> str:
     >>> device_title("cpu"), device_title("cuda"), device_title("cuda:1")
     ('CPU', 'GPU (CUDA)', 'GPU 1 (CUDA)')
     """
-    kind, _, number = (name or knobs.device).partition(":")
+    kind, number = read_device_name(name or knobs.device)
     title = _DEVICE_TITLES.get(kind, f"{kind}{{}}")
     return title.format(f" {number}" if number else "")
 
 
-_DEVICE_TITLES = {"cpu": "CPU{}", "cuda": "GPU{} (CUDA)"}
+_DEVICE_TITLES = {CPU: "CPU{}", CUDA: "GPU{} (CUDA)"}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from nicegui import background_tasks, ui
 
+from ...device_names import CPU
 from ...insight.memory_areas import NAMES, memory_areas
 from ...insight.profile_record import block_of
 from ...insight.profile_text import duration
@@ -247,7 +248,7 @@ class ProfileTab:
     def _layers(self) -> str:
         shown = self._table_pair()
         rows = layer_rows(shown, self.sort, self.descending) if shown else []
-        devices = sorted((one.after.device for one in self.choice.pairs), key=lambda name: (name == "cpu", name))
+        devices = sorted((one.after.device for one in self.choice.pairs), key=lambda name: (name == CPU, name))
         most = max((row.after.seconds for row in rows if row.after), default=1.0) or 1.0
         return self._render(
             "profile_layers.html", shown=shown, rows=rows, sort=self.sort, descending=self.descending, layer=self.layer, most=most,

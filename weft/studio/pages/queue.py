@@ -6,6 +6,7 @@ import time
 
 from nicegui import ui
 
+from ...device_names import gpu_name
 from ...jobs.queue.needs import PRIORITIES
 from ...jobs.queue.record import PAUSED, RUNNING, WAITING
 from ..library.activity import HELD
@@ -55,7 +56,7 @@ def header(studio: Studio, snapshot: Snapshot) -> str:
 def plan(studio: Studio, snapshot: Snapshot, hours: int) -> str:
     """The lanes of the next hours."""
     now = time.time()
-    uses = {f"cuda:{i}": f"{100 * gpu.use:.0f} %" for i, gpu in enumerate(snapshot.load.gpus)}
+    uses = {gpu_name(i): f"{100 * gpu.use:.0f} %" for i, gpu in enumerate(snapshot.load.gpus)}
     return render(
         "queue_plan.html", lanes=plan_lanes(snapshot.queue, now, hours, uses), ticks=ticks(now, hours), hours=hours, all_hours=HOURS,
         base=studio.config.prefix,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...device_names import read_device_name
 from ...insight.bounds import NEAR
 from ...insight.call_timeline import CallTimeline
 from ...insight.profile_record import LayerRecord, Offender, ProfileRecord
@@ -285,9 +286,10 @@ def _steadiness(record: ProfileRecord) -> Advice:
 
 def device_colour(device: str) -> str:
     """The GPU of a plot is blue, the CPU orange; further GPUs have colours of their own."""
-    if device == "cpu":
+    name = read_device_name(device)
+    if name.is_cpu:
         return "s2"
-    number = int(device.partition(":")[2] or 0)
+    number = int(name.number or 0)
     return "s1" if number == 0 else f"s{3 + (number - 1) % 6}"
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ...dtypes import finfo
 from ...errors import InternalError, RunError, UserError, WeftError
 from ...records import dataclass
+from ...runtime import device as find_device
 from ..counter import counted
 from ..poison import poisoned
 from .evaluate import Mode, Results, evaluate
@@ -59,7 +60,7 @@ def modes(device: str) -> list[Mode]:
         Mode("jit, settings changed", device, jit=True, changes=True),
         Mode("jit, several threads call", device, jit=True, at_once=3, same_bits_as="jit"),
     ]
-    if device == "cpu":
+    if find_device(device).is_host_processor:
         found += [
             Mode(f"jit, threads={n}", device, jit=True, knobs=(("threads", n),), same_bits_as="jit", spread=True)
             for n in (1, 3)

@@ -1,1 +1,1 @@
-"""Attention on CPUs, tiled over queries and keys: the scores of a block of queries and a block of keys are all that exists of them."""
+"""Attention on CPUs, tiled over queries and keys: only the scores of one block of queries and one block of keys are in memory at a time."""

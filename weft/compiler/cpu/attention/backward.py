@@ -93,7 +93,7 @@ class _Backward:
         with code.loop(first, last, name="task") as pair:
             b, kh = code.sdiv(pair, of["key_heads"]), code.srem(pair, of["key_heads"])
             self.rows.example(b)
-            each = code.plus(of["queries"], ROOM)  # so that a last tile leaves the next head alone
+            each = code.plus(of["queries"], ROOM)  # so that a last tile does not overwrite the next head
             rows = code.mul(groups, each)
             fill(
                 code, self.of_queries, 0, code.times(rows, self.q_width), constant(self.element, 0.0), self.blocks.lanes
@@ -142,7 +142,7 @@ class _Backward:
         return self.code.minimum(self.blocks.keys, self.code.sub(self.of["keys"], key))
 
     def _seen(self, query: Value, valid: Value, key: Value) -> Value:
-        """How many of a block of keys are all that a block of queries attends to."""
+        """The number of keys of a block that any query of a block attends to."""
         code = self.code
         _, end = self.rows.key_range(query, code.plus(query, valid, -1))
         return code.maximum(0, code.minimum(self.blocks.keys, code.sub(end, key)))

@@ -1,6 +1,5 @@
-"""attention.few: attention of few queries, as when a text is generated token by token. Keys and values are read once, as they lie in memory.
-
-Packing them into panels, as attention.forward wants them, would take longer than all the rest: there are too few queries to share them.
+"""attention.few: attention of few queries, as when a text is generated token by token. Keys and values are read once, in place. Packing
+them into panels, as for attention.forward, would take longer than the computation itself: too few queries share them.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class _FewQueries(BlocksOfQueries):
                     code.write(self._dot(query, at, parts), line, code.plus(j, i))
 
     def _dot(self, query: Sequence[Value], at: Value, parts: Sequence[tuple[int, int]]) -> Value:
-        """The sum of the products of a query and a key: vectors of one size side by side, then what is left."""
+        """The dot product of a query and a key: several accumulators of vectors of one size, then the remaining elements."""
         code = self.code
         sums: dict[int, Value] = {}
         for x, (first, lanes) in zip(query, parts, strict=True):

@@ -231,14 +231,14 @@ def paired(code: Code, i: Value, count: Value) -> Value:
 
 
 def exp_inline(code: Code, value: Value) -> Value:
-    """exp of numbers that are not positive, in place: its constants stay in registers."""
+    """exp of nonpositive numbers, inlined so that its constants stay in registers."""
     return maths.exp_not_positive(Num(code, value)).value
 
 
 def write_row(
     code: Code, line: Value, target: Value, home: Value, count: int, factor: Value, dtype: object, lanes: int
 ) -> None:
-    """Store a row of so many numbers, each times a factor, as the dtype has them."""
+    """Store a row of this many numbers, each times a factor, converted to the dtype."""
     whole = count - count % lanes
     for first, end, width in ((0, whole, lanes), (whole, count, 1)):
         many = code.splat(factor, width)

@@ -33,7 +33,7 @@ def make(symbol: str) -> ir.Module:
 
 
 def plan(node: Node, threads: int, wanted: frozenset[int], views: Sequence[View]) -> Plan:
-    """The plan of attention by up to so many threads; `wanted`: the results that are read."""
+    """The plan of attention for at most this many threads; `wanted`: the results that are read."""
     steps = _Steps(node, threads, views)
     blocks, (q, k, v) = steps.blocks, node.inputs[:3]
     results = tuple(f"y{i}" for i in sorted(wanted))
@@ -57,9 +57,8 @@ def plan(node: Node, threads: int, wanted: frozenset[int], views: Sequence[View]
 
 
 def plan_gradients(node: Node, threads: int, wanted: frozenset[int], views: Sequence[View]) -> Plan:
-    """The plan of the gradients: queries and keys together if there are heads enough for all threads, else one after the other.
-
-    Both ways add in the same order, so they have the same bits.
+    """The plan of the gradients: queries and keys together if there are enough heads for all threads, else one after the other. Both plans
+    add in the same order, so they have the same bits.
     """
     steps = _Steps(node, threads, views)
     blocks, (q, k, v, _, lse, g) = steps.blocks, node.inputs[:6]
@@ -194,7 +193,7 @@ class _Steps:
     def main(
         self, part: str, pointers: dict[str, str], own: dict[str, int], results: tuple[str, ...], scratch: int
     ) -> None:
-        """The kernel itself, which reads all that was prepared."""
+        """The kernel itself, which reads the prepared operands."""
         node, given = self.node, self.node.param("given")
         (batch, queries, heads, width), (_, keys, key_heads, values) = node.inputs[0].shape, node.inputs[2].shape
         first = len(node.inputs) - len(given)

@@ -1,4 +1,4 @@
-"""The products of attention's blocks: small matrices that lie in the cache, one operand in panels."""
+"""The products of attention's blocks: small matrices in the cache, one operand packed in panels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def block_product(module: ir.Module, kind: str, tile: RegisterTile, reading: str
 
 
 def fill(code: Code, pointer: Value, begin: Int, end: Int, value: Value, lanes: int) -> None:
-    """Write one value from begin to end, in vectors; there is room for a whole last one."""
+    """Fill a range with one value, in vectors; the memory has space for a whole last vector."""
     many = code.splat(value, lanes)
     with code.loop(begin, end, lanes, name="fill") as i:
         code.write(many, pointer, i)

@@ -19,7 +19,7 @@ SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16
 NUMBERS = (
     "tid", "threads", "batch", "heads", "key_heads", "queries", "keys", "width", "values", "left", "right", "shift", "scale", "work",
 )  # fmt: skip
-# What each feature of a kernel reads: pointers and numbers.
+# The pointers and numbers that each feature of a kernel reads.
 FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "left": ((), ()),
     "right": ((), ()),
@@ -259,7 +259,7 @@ class RowWriter:
             self.kept_scale = self.code.splat(self._number(self.of["kept_scale"]), self.lanes)
 
     def dropped(self, weights: Value, at: Value) -> Value:
-        """Weights after dropout; the gradients of weights go the same way."""
+        """Weights after dropout, or the gradients of weights before it."""
         if not self.has("dropout"):
             return weights
         code = self.code

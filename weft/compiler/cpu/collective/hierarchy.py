@@ -22,7 +22,7 @@ class NeighbourCode(ExchangeCode):
     """The code of a collective in which some processes share memory. Only the first thread of a process takes part."""
 
     def prepare_neighbours(self, dtype: DType, combine: str, size: int) -> None:
-        """Begin with the context of MPI, which refers to that of the shared memory."""
+        """Start with the context of MPI, which refers to that of the shared memory."""
         CollectiveCode.prepare(self, dtype, combine, size)
 
     def finish(self) -> None:
@@ -47,7 +47,7 @@ class NeighbourCode(ExchangeCode):
 
     @contextmanager
     def neighbours(self, count: int) -> Iterator[None]:
-        """Inside, the processes are those of this machine, so many."""
+        """Inside, the group is the given number of processes of this machine."""
         before = self.context, self.me, self.size, self.of
         self.context = self.address(MpiContext.NEIGHBOURS)
         self.me, self.size = self.word(Context.INDEX), count

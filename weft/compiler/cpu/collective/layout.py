@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 TABLE = 3  # the entry of a program's status with the address of a table: a context for each axis of the mesh
-FAILED = (
-    -1
-)  # what a collective writes to the status if it was given up; the second entry is the number of the peer, or -1
+FAILED = -1  # what an aborted collective writes to the status; the second entry is the number of the peer, or -1
 
-LINE = 128  # bytes: what one process writes is never in a cache line that another writes
+LINE = 128  # bytes: processes never write to the same cache line
 TAG_BITS = 16  # of a published word: which collective it belongs to; the bits above count
 
 
@@ -30,13 +28,13 @@ class Context:
 
 
 class MpiContext:
-    """The words of a context of MPI that come after those of `Context`."""
+    """The words of a context of MPI that follow those of `Context`."""
 
     SEND, RECEIVE, TEST = 16, 17, 18  # the functions MPI_Isend, MPI_Irecv, MPI_Testall
     COMMUNICATOR, BYTE = 19, 20  # handles: numbers or addresses, as the library has it
     REQUESTS, STATUSES = 21, 22  # memory for two of each for every process
     REQUEST_BYTES = 23  # the size of a request
-    POSITION = 24  # how many collectives were begun, and the tag of the last one in the lowest TAG_BITS
+    POSITION = 24  # the number of collectives that were started, and the tag of the last one in the lowest TAG_BITS
     NEIGHBOURS = 25  # the context of the shared memory of consecutive processes on one machine
     NEIGHBOUR_COUNT = (
         26  # how many they are: a power of two that divides the number of all, or all; 1 if nothing is shared

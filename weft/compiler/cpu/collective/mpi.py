@@ -1,7 +1,8 @@
 """Collectives through MPI: the functions of the family `mpi`, linked instead of those of `collective` where MPI connects the processes.
 
-MPI only moves data, by non-blocking messages between pairs of processes. The sums are ours, in the tree of all engines, so that the bits do not
-depend on what connects the processes. The first thread of a process does all of it, the others go on to the next barrier. While it waits, it looks
+MPI only moves data, by non-blocking messages between pairs of processes. weft computes the sums, in the tree that all engines use, so that
+the bits do not depend on the connection. The first thread of a process does all of it, the others go on to the next barrier. While it
+waits, it looks
 whether the processes should give up.
 
 Processes along an axis that are all on one machine exchange through its memory instead (see shared_memory.py). If several machines have equally
@@ -85,7 +86,7 @@ class _Messages(NeighbourCode):
         self._transfer(MpiContext.RECEIVE, place, nbytes, peer)
 
     def wait(self) -> None:
-        """Until all messages of this process have come and gone."""
+        """Wait until all messages of this process have been sent and received."""
         looks = self.new_count()
         test = self.inttoptr(self.word(MpiContext.TEST), _TEST)
 
@@ -101,13 +102,13 @@ class _Messages(NeighbourCode):
 
     @contextmanager
     def peers(self) -> Iterator[Value]:
-        """A loop over the other processes, beginning behind this one: not all send to the same one first."""
+        """A loop over the other processes, starting after this one, so that not all send to the same one first."""
         with self.loop(1, self.size, name="distance") as distance:
             yield self.srem(self.plus(self.me, distance), self.i64(self.size))
 
     @contextmanager
     def message_pieces(self, most: Value) -> Iterator[tuple[Value, Value]]:
-        """A loop over pieces of so many elements at most: where one begins, and its length."""
+        """A loop over pieces of at most this many elements: the start of each piece, and its length."""
         with self.loop(0, self.of["count"], most, name="piece") as begin:
             yield begin, self.minimum(most, self.sub(self.of["count"], begin))
 
@@ -116,7 +117,7 @@ class _Messages(NeighbourCode):
         return self.at(self.address(Context.STAGING), self.mul(self.i64(process), self.part_bytes), I8)
 
     def _combined_parts(self, own: Value, target: Value, count: Value) -> None:
-        """Combine what has come from the others with the part of this process."""
+        """Combine the values received from the others with the part of this process."""
         sources = [
             self.select(self.icmp_signed("==", self.me, self.i64(r)), own, self.staged(r)) for r in range(self.size)
         ]

@@ -15,7 +15,7 @@ _BY_PARTS = ("all_gather", "all_to_all")  # whose results have a part from each 
 
 
 def phase(op: Op, params: Sequence[Any], result: Type, number: int | None = None) -> PlanPhase:
-    """The call of the native function. Its symbol says everything that its code depends on; its tag tells one collective from another.
+    """The call of the native function. Its symbol contains everything that its code depends on; its tag identifies the collective.
 
     `number`: of the operand and result, if the op has several.
     """

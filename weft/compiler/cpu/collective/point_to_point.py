@@ -1,6 +1,6 @@
 """Messages from one process to another through memory that they share: a queue of slots with one sender and one receiver.
 
-The sender fills the next slot as soon as it is free, says so, and goes on: it waits for the receiver only if all slots are full. Each
+The sender fills the next slot as soon as it is free, publishes it, and continues: it waits for the receiver only if all slots are full. Each
 message has the number and the tag that the receiver expects, or the receiver gives up.
 """
 

@@ -1,4 +1,4 @@
-"""What the native functions of all engines have in common: arguments, the sums, and waiting that can be given up."""
+"""The common parts of the native functions of all engines: arguments, sums, and waiting that can be aborted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CollectiveCode(Code):
         return looks
 
     def rest(self, looks: Value) -> None:
-        """What a waiting thread does between two looks; it leaves if the processes give up."""
+        """One step of a waiting thread between two polls; it returns if the collective is aborted."""
         count = self.load(looks, typ=I64)
         self.store(self.plus(count, 1), looks)
         with self.if_else(self.icmp_signed("<", count, self.word(Context.SPINS))) as (soon, later):
@@ -103,7 +103,7 @@ class CollectiveCode(Code):
             self.intrinsic("x86.sse2.pause", types=[], result=VOID)
 
     def _let_others_run(self, looks: Value) -> None:
-        """Give the core to others; who waits for long sleeps, so that a slow process has its machine for itself."""
+        """Yield the core; a thread that has waited for long sleeps, so that slow processes get all of the machine."""
         with self.if_else(self.icmp_signed("<", looks, self.word(Context.YIELDS))) as (soon, later):
             with soon:
                 self.call(self.inttoptr(self.word(Context.YIELD), ir.FunctionType(I32, []).as_pointer()), [])

@@ -154,7 +154,7 @@ def choose(
 _COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
-_FAR, _FAR_SIZE = 1.7, 1.75  # measured: how much longer, for filters so many times as large as the L2 cache
+_FAR, _FAR_SIZE = 1.7, 1.75  # measured: the slowdown of filters larger than this multiple of the L2 cache
 _PACK = 2.0  # cycles to pack an element of the filter; on x86 they cost as much as many multiply-adds
 
 

@@ -171,7 +171,7 @@ def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
 
 
 def forget() -> None:
-    """Clear the times of this process; those on disk stay."""
+    """Clear the times of this process; those on disk are kept."""
     _here.clear()
 
 
@@ -195,7 +195,7 @@ def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """All that the choice of algorithms in a graph depends on besides the graph and the options: part of the key of its code."""
+    """What the choice of algorithms in a graph depends on besides the graph and the options: part of the cache key of its code."""
     facts = [_fact(node) for node in _convolutions(graph)]
     return str(facts) if facts else ""
 

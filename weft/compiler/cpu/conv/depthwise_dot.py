@@ -36,7 +36,7 @@ _RATES = {
     16: 0.3,
     32: 0.55,
     64: 1.0,
-}  # channels a cycle in blocks of so many, relatively: the shortest would not pay on x86
+}  # relative channels per cycle by block size: the smallest block is not worth it on x86
 _MOST_TAPS = 128  # whose offsets are on the stack
 
 PACK = Signature(("w", "packed"), ("tid", "threads", "border", "zeros", "channels", "taps", "groups", "rows", "block"))
@@ -244,7 +244,7 @@ class _Sweep:
         return pointer
 
     def _target(self, pixel: Value) -> Value:
-        """Where the sums of a tile go: into the result, or into scratch memory that the epilogue reads."""
+        """The destination of a tile's sums: the result, or scratch memory that the epilogue reads."""
         code, a = self.code, self.a
         streamed = code.icmp_signed("!=", a.streamed, code.i64(0))
         place = code.mul(pixel, a.groups)

@@ -232,7 +232,7 @@ class _Direct:
                 )
 
     def _sum_offsets(self, panel: Value, length: Value) -> None:
-        """Write what the sums of each output channel begin with."""
+        """Write the initial values of the sums of each output channel."""
         code, add, kind = self.code, self.add_offset, vector(self.element, self.lanes)
         assert add is not None
 
@@ -286,7 +286,7 @@ class _Direct:
         self._store(code.loop_carrying(0, segments, first, segment), place, valid)
 
     def _ahead(self, piece: _FilterPiece, index: Value) -> Value | None:
-        """What is prefetched while a tile is computed: a share of the rows that follow this piece, a line of the cache for each of its rows.
+        """The prefetches during the computation of a tile: a share of the rows that follow this piece, one cache line for each of its rows.
 
         The filters of the last layers are larger than the caches, and are read once for few pixels.
         """
@@ -300,7 +300,7 @@ class _Direct:
         return code.gep(piece.panel, [start], source_etype=F32)
 
     def _begun(self, piece: _FilterPiece, place: _TilePlace) -> list[Value]:
-        """The sums over the pieces before this one: zeros, or what was stored."""
+        """The sums over the previous pieces: zeros, or stored values."""
         code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
         none, before = self._begin(), code.block
         load, after = (code.append_basic_block(f"piece.{name}") for name in ("load", "after"))

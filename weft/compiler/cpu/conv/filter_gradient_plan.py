@@ -19,7 +19,7 @@ from .pixel_lines import FACTS, LINES
 from .shape import forward_sweep, whole_lines
 from .sweep_plan import patches_phase
 
-UNITS = 16  # with so many blocks of rows there is enough work for all threads
+UNITS = 16  # with this many blocks of rows there is enough work for all threads
 SUMS = 1 << 21  # the most elements of the sums of all chunks
 _FEW_PIXELS = 2048  # with more of them a product traverses its result too often
 # How much longer than the fastest one another algorithm takes, roughly.

@@ -31,7 +31,7 @@ _PACK = Signature(
 
 
 def panels_size(sweep: Sweep, columns: int, width: int) -> int:
-    """The floats of the panels of so many output channels of each group."""
+    """The number of floats in the panels of this many output channels of each group."""
     return sweep.groups * -(-columns // width) * width * sweep.taps * sweep.inputs
 
 

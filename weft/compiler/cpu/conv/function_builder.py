@@ -76,7 +76,7 @@ def fill(code: Code, target: Value, length: Value, value: Value | None = None, e
 
 
 def _vectors(code: Code, length: Value, element: ir.Type) -> Iterator[tuple[Value, int]]:
-    """Loops over so many floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
+    """Loops over a number of floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
     done: Int = 0
     short = LANES_OF_16_BYTES[element]
     for lanes in sorted({current_target().lanes(128 // short), short, 1}, reverse=True):

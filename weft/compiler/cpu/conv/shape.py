@@ -53,7 +53,7 @@ class ConvAxis:
 
 @dataclass(frozen=True)
 class FilterView:
-    """Where the element (group, output, input, taps) of the filter lies, in elements."""
+    """The offset of the element (group, output, input, taps) of the filter, in elements."""
 
     base: int
     group: int

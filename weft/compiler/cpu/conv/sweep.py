@@ -95,9 +95,9 @@ def axis_phase(code: Code, a: SimpleNamespace, letter: str, r: Value) -> AxisPha
 
 @dataclass(frozen=True)
 class SeveralPixels:
-    """Some pixels one after the other, as vectors: as `PixelCursor.take` gives one."""
+    """Consecutive pixels, as vectors: what `PixelCursor.take` returns for one."""
 
-    exist: Value  # whether there are so many; if not, the others mean nothing
+    exist: Value  # whether there are this many; if not, the other values are unspecified
     coordinates: list[Value]
     base: Value
     out: Value

@@ -58,7 +58,7 @@ def _more_tiles(target: CpuTarget) -> dict[tuple[int, int], float]:
 
 @dataclass(frozen=True)
 class ChannelBlock:
-    """A range of output channels of each group, computed with tiles of so many vectors."""
+    """A range of output channels of each group, computed with tiles of this many vectors."""
 
     begin: int
     end: int

@@ -61,11 +61,11 @@ RESULT = Signature(
 )  # fmt: skip
 
 
-Pixels = tuple[Value, Value]  # where the first one lies, and the elements from one to the next
+Pixels = tuple[Value, Value]  # the offset of the first one, and the elements from one to the next
 
 
 class FftEmitter:
-    """What the functions share: a vector type, the transforms, and scratch memory on the stack."""
+    """The common parts of the functions: a vector type, the transforms, and scratch memory on the stack."""
 
     def __init__(self, symbol: str, signature: Signature) -> None:
         _, kind, window = symbol.split(".")
@@ -77,7 +77,7 @@ class FftEmitter:
         self.line = self.spectra.line_of(self.code, self.scratch)
 
     def copy_pixels(self, count: Value, some: Value, source: Pixels, target: Pixels) -> None:
-        """Copy the channels `some`, at most a vector, of so many pixels."""
+        """Copy the channels `some`, at most a vector, of this many pixels."""
         code = self.code
         (start, stride), (home, pitch) = source, target
         with code.if_else(code.icmp_signed("==", some, code.i64(self.lanes))) as (whole, part):

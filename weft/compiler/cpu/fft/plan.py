@@ -62,7 +62,7 @@ def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: Cpu
     return [one for one in found if one.window.scratch(target.lanes(BITS[kind])) * BITS[kind] // 8 <= stack]
 
 
-# Measured cycles on AVX-512; other CPUs are taken to be alike. Of a pixel of a transform: so many for each halving of the window, less
+# Cycles measured on AVX-512; other CPUs are assumed to be similar. Of a pixel of a transform: so many for each halving of the window, less
 # some, at least a few. Of a tap of a vector of filters, read or written. To load a complex vector of the transformed filter, or to update
 # one of its gradient, and for each product with it.
 _HALVING, _LESS, _LEAST, _TAP = 11.0, 38.0, 42.0, 150.0

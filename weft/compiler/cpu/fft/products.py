@@ -43,7 +43,7 @@ SUMS = Signature(
 
 @dataclass(frozen=True)
 class ComplexTile:
-    """The shape of a register tile: rows of so many complex vectors."""
+    """The shape of a register tile: the number of rows, and of complex vectors in a row."""
 
     rows: int
     vectors: int
@@ -53,7 +53,7 @@ class ComplexTile:
 
 
 def best_tile(target: CpuTarget, rows: int, columns: int, kind: str) -> ComplexTile:
-    """The tile that wastes the least of so many rows and columns."""
+    """The tile with the least padding for these numbers of rows and columns."""
     most, vectors = _TILES[target.registers]
     if columns <= target.lanes(BITS[kind]):
         vectors = 1
@@ -125,7 +125,7 @@ def _make_sums(symbol: str) -> ir.Module:
     return code.module
 
 
-Place = tuple[Value, Int]  # a pointer and the index of real parts; the imaginary ones lie a vector further
+Place = tuple[Value, Int]  # a pointer and the index of the real parts; the imaginary parts are one vector further
 
 
 class _SpectraProduct:
@@ -150,7 +150,7 @@ class _SpectraProduct:
         return [constant(self.kind, 0.0)] * (2 * self.tile.rows * self.tile.vectors)
 
     def channel(self, k: Value) -> Value:
-        """Where the real part of a channel lies in a row of complex vectors."""
+        """The offset of a channel's real part in a row of complex vectors."""
         return self.code.plus(k, self.code.and_(k, self.code.i64(-self.lanes)))
 
     def places(self, row: Value) -> list[Value]:

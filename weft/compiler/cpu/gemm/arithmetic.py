@@ -64,7 +64,7 @@ def prefers_unsigned(target: CpuTarget) -> bool:
 
 
 def arithmetic(code: Code, kind: str, target: CpuTarget, lanes: int) -> Arithmetic:
-    """The arithmetic of a kind of product in vectors of so many lanes."""
+    """The arithmetic of a kind of product in vectors of this many lanes."""
     if not is_integer(kind):
         return floats(code)
     if not is_fast(kind, target) or lanes * 32 != target.vector_bits:

@@ -138,7 +138,7 @@ class _Matrix:
         return [add_product(*self._sides(a, x), total) for a, total in zip(read, totals, strict=True)]
 
     def _sides(self, a: Value, x: Value) -> tuple[Value, Value]:
-        """The operands of a product. With the matrix on the left, what has to be subtracted follows from the vector alone."""
+        """The operands of a product. With the matrix on the left, the correction to subtract depends on the vector only."""
         return (x, a) if self.kind == "us8" else (a, x)
 
     def _halve(self, parts: list[Value]) -> Value:

@@ -53,7 +53,7 @@ PRODUCT = PRODUCT_POINTERS + (
 
 
 AHEAD = 16  # prefetch distance in ks, on x86
-LONG = 8  # from so many lanes on, the last panel uses as few vectors as possible
+LONG = 8  # from this number of lanes on, the last panel uses as few vectors as possible
 PANEL_GAP = 16  # elements between packed panels of a strip: avoids conflict misses
 
 

@@ -29,7 +29,7 @@ from .arithmetic import Arithmetic, floats
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """The shape of a register tile: rows of so many vectors."""
+    """The shape of a register tile: the number of rows, and of vectors in a row."""
 
     rows: int
     vectors: int

@@ -14,7 +14,7 @@ from .arithmetic import is_integer
 from .packing import BYTES, ELEMENTS
 from .product import call_epilogue
 
-# The arguments, by name, in order: `parts` matrices of m x n, one after the other, become c. A block of rows is a task.
+# The arguments, by name, in order: `parts` consecutive matrices of m x n are summed to c. A block of rows is a task.
 ADDUP = (
     "c",
     "work",

@@ -203,7 +203,7 @@ class _Estimate:
     def k_block(self, width: int) -> int:
         """The block size of k: a panel fills half of the L1 cache.
 
-        With the widest vectors, fewer passes over c pay more, and the panel can be read from L2.
+        With the widest vectors, fewer passes over c are worth more, and the panel can be read from L2.
         """
         room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 16
         most = min(512, max(192, room // (width * BYTES[self.p.kind])))

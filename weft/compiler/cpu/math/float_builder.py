@@ -135,7 +135,7 @@ class Num:
         return constant(like(self.type, self.kind.integer), value)
 
     def lowest_bits(self, count: int) -> Num:
-        """The bits moved up so that only the lowest so many stay, at the top."""
+        """The lowest bits, as many as given, shifted to the top; the others are dropped."""
         return self.from_bits(self.code.shl(self.bits(), self.integer(self.kind.bits - count)))
 
     def flip_sign(self, signs: Num) -> Num:

@@ -1,4 +1,4 @@
-"""Elementary functions as vector polynomials: exp, log, tanh, sin, pow and their kin, in float32 and float64.
+"""Elementary functions as vector polynomials: exp, log, tanh, sin, pow and similar ones, in float32 and float64.
 
 LLVM has no vector code of its own for these, and a call of libm for each lane costs ten times as much. `emit` writes the
 formula of a vector in place, so that its constants stay in registers from iteration to iteration; where a block is long already, and for
@@ -246,7 +246,7 @@ def log10(x: Num) -> Num:
 
 
 def log1p(x: Num) -> Num:
-    """As log(1 + x), but what the sum 1 + x loses is kept: f = x / 2^k + (1 / 2^k - 1), rounded once."""
+    """As log(1 + x), but without the rounding error of 1 + x: f = x / 2^k + (1 / 2^k - 1), rounded once."""
     code, kind, u = x.code, x.kind, x + 1.0
     shifted, m = _exponent(u)
     k = _exponent_number(x, shifted, 2.0**kind.mantissa + kind.bias)
@@ -257,7 +257,7 @@ def log1p(x: Num) -> Num:
 
 
 def logaddexp(x: Num, y: Num) -> Num:
-    """log(exp(x) + exp(y)): the greater one and what the other adds."""
+    """log(exp(x) + exp(y)): the larger operand plus the contribution of the other."""
     greater = choose(y > x, y, x)
     return greater + choose(x.equals(y), float(LN2), log1p(exp_not_positive(-absolute(x - y))))
 
@@ -339,7 +339,7 @@ def _long_product(x: Num, x_low: Num, factor: Decimal) -> tuple[Num, Num]:
 
 
 def _fast_sum(a: Num, b: Num) -> tuple[Num, Num]:
-    """a + b, and what is missing from it; a is 0 or the greater one."""
+    """a + b and its rounding error; |a| >= |b|, or a is 0."""
     total = a + b
     return total, b - (total - a)
 

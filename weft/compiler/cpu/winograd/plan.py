@@ -91,7 +91,7 @@ def winograd_cost(sweep: Sweep, size: int, threads: int, target: CpuTarget, pack
 
 
 def _unit_cost(sweep: Sweep, chunk: int, columns: int, threads: int, target: CpuTarget) -> float:
-    """Multiply-adds of one point of a unit of so many tiles and output channels."""
+    """Multiply-adds of one point of a unit with this many tiles and output channels."""
     cycle = 2 * target.lanes(32)  # multiply-adds
     number = transform_cost(target)
     shared = _SHARED * cycle * sweep.inputs * columns if threads > _FEW_THREADS else 0.0  # the filter

@@ -1,4 +1,4 @@
-"""What the Winograd functions share: their emitter, and the squares of pixels that their transforms read."""
+"""The common parts of the Winograd functions: their emitter, and the squares of pixels that their transforms read."""
 
 from __future__ import annotations
 

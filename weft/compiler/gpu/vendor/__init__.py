@@ -1,1 +1,1 @@
-"""Matrix products and convolutions by cuBLASLt and cuDNN: what they can do, and how they are called."""
+"""Matrix products, convolutions and attention by NVIDIA's libraries: what they support, and the data of their calls."""

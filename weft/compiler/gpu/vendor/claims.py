@@ -1,7 +1,6 @@
-"""Which products, convolutions and attention NVIDIA's libraries are asked for, and where they write the result.
-
-A library writes a plain result, in 16 bits if every use begins by rounding to 16 bits. If nothing else is done with it, or the library
-has the epilogue, it writes to the final tensor; otherwise to scratch, and a second kernel applies the epilogue.
+"""Which products, convolutions and attention NVIDIA's libraries may compute, and where they write the result. A library writes a plain
+result, in 16 bits if every use first rounds it to 16 bits. If there is no epilogue, or the library supports it, it writes to the final
+tensor; otherwise to scratch memory, and a second kernel applies the epilogue.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from .specs import FLOAT8, CompressionSpec, ConvSpec, ProductSpec, Spec, filter_
 
 @dataclass(frozen=True)
 class Claim:
-    """What a library is asked for, and the tensor that it writes."""
+    """The call of a library, and the tensor that it writes."""
 
     spec: Spec
     result: Node
-    direct: bool  # the tensor is one of the program; else only this kernel knows it
-    more: tuple[Node, ...] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is of
+    direct: bool  # the tensor is one of the program, not internal to this kernel
+    more: tuple[Node, ...] = ()  # tensors besides the operands: a bias, a residual, the argument of a gelu
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     kept: bool = False  # the bias is a constant: its copy is made once, for many runs
-    source: Node | None = None  # a tensor that only this kernel knows, and that is read instead of the operands
-    filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
-    limit: int | None = None  # bytes that it may take beside operands and results
-    by_name: bool = False  # the user asked for this library: it need not be the fastest
+    source: Node | None = None  # a tensor internal to this kernel that is read instead of the operands
+    filter: Node | None = None  # a copy of the filter in the order that libraries require, if it has another one
+    limit: int | None = None  # the workspace limit in bytes
+    by_name: bool = False  # the user requested this library, even if it is not the fastest
 
     @property
     def library(self) -> str:
@@ -59,7 +58,7 @@ class Claim:
 
     @property
     def scratch_tensors(self) -> list[Node]:
-        """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
+        """The tensors internal to its phases: copies of a filter and of a bias, and the result if it is not `direct`."""
         copies = [self.filter, self.bias_copy if not self.kept else None]
         return [node for node in (*copies, None if self.direct else self.result) if node is not None]
 
@@ -69,7 +68,7 @@ class Claim:
         return None if self.rounded is None else self.more[0]
 
     def operands(self, views: Sequence[View]) -> list[View | Node]:
-        """What it reads as its first arguments: the operands as they lie, or a copy."""
+        """Its first arguments: the operands, or copies of them."""
         if self.source is not None:
             return [self.source]
         return [view if n == 0 or self.filter is None else self.filter for n, view in enumerate(views)]
@@ -81,9 +80,8 @@ Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 def claims(
     kernel: Kernel, limit: int | None = None, tf32: bool = False, constants: Collection[Node] = ()
 ) -> list[Claim]:
-    """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
-
-    The first includes as much of the epilogue as libraries can express; they may have no kernel for it, but one for the next. `constants`: values that
+    """The possible library calls for this product or convolution, with a workspace of at most this many bytes. The first includes as much
+    of the epilogue as libraries can express; they may have no kernel for it, but one for the next. `constants`: values that
     rarely change.
     """
     found = []
@@ -106,7 +104,7 @@ def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
     describe = _product if is_product(anchor) else _convolution
-    if is_semi_sparse(anchor):  # its results are of the type of its operands
+    if is_semi_sparse(anchor):  # its results have the type of its operands
         dtype, result = anchor.dtype, result if result is not None and result.dtype is anchor.dtype else None
     spec = describe(kernel, dtype, tf32)
     if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
@@ -143,7 +141,7 @@ def expanded_weight(anchor: Node) -> Node:
 
 
 def _filter_copy(kernel: Kernel) -> Node | None:
-    """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
+    """Memory for a copy of the filter, if it does not have the layout that libraries require: filter by filter, channels last."""
     anchor, view = kernel.anchor, kernel.views[1]
     assert anchor is not None
     if not is_convolution(anchor) or is_filter_gradient(anchor):
@@ -157,7 +155,7 @@ def _filter_copy(kernel: Kernel) -> Node | None:
 
 
 def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
-    """With the epilogue in it, if libraries know it: what they are asked for, and all that they read for it."""
+    """The call with the epilogue, if libraries support it, and the tensors that it reads."""
     done = epilogue(kernel)
     asked = None if done is None else _asked(spec, done)
     if done is None or asked is None:
@@ -166,7 +164,7 @@ def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
     if is_semi_sparse(anchor_of(kernel)) and done.store.dtype is not dtype:
         return None
     if any(node is not None and not (node.dtype is done.store.dtype is dtype) for node in (done.residual, done.sum)):
-        return None  # they must be like the result; and as for a bias, there are kernels for the operands' type only
+        return None  # they must have the layout of the result; and, as for biases, there are kernels for the operands' type only
     given = [node for node in (done.bias, done.residual, done.sum) if node is not None]
     if not _is_aligned(kernel, done.store, *given):
         return None
@@ -174,7 +172,7 @@ def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
         return Claim(asked, done.store, True, tuple(given))
     assert kernel.anchor is not None
     if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
-        return None  # rounding the bias is as exact as rounding the result before adding it, but nothing rounds the result here
+        return None  # rounding the bias is as accurate as rounding the result before adding it, but the result is not rounded here
     copy = scratch_tensor("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 
@@ -191,7 +189,7 @@ def _scaled(kernel: Kernel, spec: Spec) -> Claim | None:
 
 
 def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
-    """A description with an epilogue, if it can be put so: cuDNN's kernels begin with a bias."""
+    """A call with an epilogue, if it can be expressed: the epilogues of cuDNN's kernels start with a bias."""
     if isinstance(spec, ProductSpec):
         kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
         words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation, kept)))
@@ -208,29 +206,29 @@ def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
 
 
 def _is_aligned(kernel: Kernel, *more: Node) -> bool:
-    """Whether memory begins where libraries expect it, also where it is an element of a longer tensor."""
+    """Whether memory is aligned as libraries require, also if it is an element of a longer tensor."""
     return all(nbytes(node) % ALIGNED == 0 for node in (*(view.base for view in kernel.views), *more))
 
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
-    """Memory for a result, as a tensor that only the two launches of its kernel know."""
+    """Memory for a result, as a tensor internal to the two launches of its kernel."""
     return scratch_tensor("library", anchor, (prod(anchor.shape),), dtype)
 
 
 def _direct(kernel: Kernel) -> Node | None:
-    """The one tensor that is made of the result without any arithmetic, if that is all that is done with it."""
+    """The only tensor that is written, if it is the result without any arithmetic."""
     anchor = anchor_of(kernel)
     if kernel.nest is None:
-        return None if is_filter_gradient(anchor) else anchor  # libraries write filters in another order
+        return None if is_filter_gradient(anchor) else anchor  # libraries write filters in another order of axes
     store = only_store(kernel)
     return store if store is not None and unnarrowed(store) is anchor else None
 
 
 def _narrow_use(kernel: Kernel) -> DType | None:
-    """The 16-bit type that all which is done with the result begins with."""
+    """The 16-bit type to which all uses of the result first round it."""
     found: set[DType | None] = {None} if kernel.anchor in kernel.outputs else set()
     for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
-        results: set[int] = set()  # steps that give the result, wherever it was moved
+        results: set[int] = set()  # steps whose value is the result, possibly moved
         for number, step in enumerate(body.steps):
             if step.node is kernel.anchor or (step.kind == "same" and results.intersection(step.args)):
                 results.add(number)
@@ -266,7 +264,7 @@ def _three(steps: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _alignment(*views: View) -> int:
-    """The bytes that all operands begin at a multiple of."""
+    """The alignment of all operands, in bytes."""
     begins = [v.offset * v.base.dtype.itemsize for v in views]
     return next(size for size in (16, 8, 4, 2, 1) if all(b % size == 0 for b in begins))
 
@@ -275,7 +273,7 @@ def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
     anchor = anchor_of(kernel)
     first, second = kernel.views
     if of_integers(anchor):
-        return None  # ours adds the rest of the layer while the sums are in registers
+        return None  # weft's kernel applies the rest of the layer while the sums are in registers
     if first.offset or first.base.dtype is not second.base.dtype:
         return None
     direction, shape = described(anchor)
@@ -292,7 +290,7 @@ def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
 
 
 def operations(kernel: Kernel) -> int:
-    """How many multiplications and additions it is."""
+    """The number of multiplications and additions."""
     anchor = anchor_of(kernel)
     if is_attention(anchor):
         assert anchor.op.flops is not None

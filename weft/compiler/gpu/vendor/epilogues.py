@@ -2,7 +2,7 @@
 
 Those are a bias with one value per column, a residual laid out as the result, and then a relu or a tanh gelu, which may also store its
 argument: the derivative of the gelu, which may follow a product as well, reads that. With 16-bit operands, sums may be rounded
-between these steps: libraries round at the end only, which is at least as exact.
+between these steps: libraries round at the end only, which is at least as accurate.
 """
 
 from __future__ import annotations
@@ -23,17 +23,14 @@ from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
 from .specs import SCALES
 
 MOST_ADDED = 2  # a bias and a residual
-MOST_FACTORS = 5  # of a product that is part of a gelu
-MOST_STEPS = 80  # of a derivative of a gelu; it has about 40
-SATURATED = 10.0  # from here the tanh of a gelu is one: what is cut off beyond changes nothing
+MOST_FACTORS = 5  # the maximum number of factors of a product inside a gelu
+MOST_STEPS = 80  # the maximum number of steps of a gelu's derivative, which has about 40
+SATURATED = 10.0  # from here on, the tanh in a gelu is 1, so clipping beyond it changes nothing
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The tensor that is made of a result: activation(result + bias + residual).
-
-    Beside it a gelu may leave what it was taken of, the sum. The derivative of a gelu reads that.
-    """
+    """The tensor activation(result + bias + residual). A gelu may also store its argument, the sum, which its derivative reads."""
 
     store: Node
     activation: str  # "", "relu", "gelu_tanh" or "dgelu_tanh"
@@ -43,7 +40,7 @@ class Epilogue:
 
 
 def epilogue(kernel: Kernel) -> Epilogue | None:
-    """What a kernel does with the result of its anchor, if it is nothing but that."""
+    """The epilogue of a kernel, if it has this form."""
     stores = _stores(kernel)
     if not all(store.dtype.is_float for store in stores):
         return None
@@ -57,7 +54,7 @@ def epilogue(kernel: Kernel) -> Epilogue | None:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The tensor that is made of a result: result times a factor, times numbers in memory."""
+    """The tensor result * factor * numbers in memory."""
 
     store: Node
     factor: float
@@ -65,7 +62,7 @@ class Scaling:
 
 
 def scaling(kernel: Kernel) -> Scaling | None:
-    """What a kernel does with the result of its anchor, if it multiplies it by up to two float32 numbers, and perhaps rounds it."""
+    """The epilogue of a kernel, if it multiplies the result by up to two float32 numbers, and perhaps rounds it."""
     store = only_store(kernel)
     if store is None:
         return None
@@ -91,13 +88,13 @@ def scaling(kernel: Kernel) -> Scaling | None:
 
 
 def only_store(kernel: Kernel) -> Node | None:
-    """The one tensor that an epilogue writes, if it is all that is wanted and lies as a library writes the result."""
+    """The tensor that an epilogue writes, if it is the only one and has the layout in which a library writes the result."""
     stores = _stores(kernel)
     return stores[0] if len(stores) == 1 else None
 
 
 def _stores(kernel: Kernel) -> list[Node]:
-    """The tensors that an epilogue writes, if they are all that is wanted and lie as a library writes the result."""
+    """The tensors that an epilogue writes, if it writes no others and they have the layout in which a library writes the result."""
     if kernel.nest is None or kernel.anchor in kernel.outputs:
         return []
     stores, written = kernel.nest.phases[0].stores, _written(kernel)
@@ -130,7 +127,7 @@ def _activation(kernel: Kernel, store: Node) -> Epilogue | None:
 
 
 def _unsafe(anchor: Node, done: Epilogue) -> tuple[Node | None, ...]:
-    """What a library may read after it has written the result: all but the residual of a product, which may be the result."""
+    """The tensors that a library may read after it has written the result: all but the residual of a product, which may share its memory."""
     return (done.bias,) if is_product(anchor) else (done.bias, done.residual)
 
 
@@ -155,7 +152,7 @@ def _rounds(kernel: Kernel) -> bool:
 
 
 def _written(kernel: Kernel) -> IndexExpr:
-    """Where a library writes an element: as it lies in the result, but for filters, which come one after the other."""
+    """The offset at which a library writes an element: that in the result, except for filters, which it writes one after the other."""
     anchor = anchor_of(kernel)
     if not is_filter_gradient(anchor):
         return linear(anchor_place(anchor, kernel.rows), anchor.shape)
@@ -164,29 +161,29 @@ def _written(kernel: Kernel) -> IndexExpr:
 
 
 def unnarrowed(node: Node) -> Node:
-    """Below the last rounding, which is the library's too."""
+    """The node below the last rounding, which the library does, too."""
     node = unmoved(node)
     return unmoved(node.inputs[0]) if node.op.name == "cast" and node.dtype.is_half else node
 
 
 def _may_be_replaced(node: Node, store: Node) -> bool:
-    """Whether the result may be written over what is added: new state over the old."""
+    """Whether the result may overwrite the residual: new state over the old."""
     return node.op.kernel == "input" and nbytes(node) == nbytes(store)
 
 
-# --- what is added ----------------------------------------------------------------------------------------------------------------
+# --- sums ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Follows movement, and roundings where they do not count, from what is written down to what is read."""
+    """Follows movement, and roundings that do not matter, from the written node to the nodes that are read."""
 
     anchor: Node
     reads: Collection[Node]
-    rounds: bool  # sums may be rounded to 16 bits on the way
+    rounds: bool  # intermediate sums may be rounded to 16 bits
 
     def summed(self, node: Node, place: Place, most: int) -> tuple[Place, list[tuple[Node, Place]]] | None:
-        """Where a sum finds the anchor, and what it adds to it, where."""
+        """The place at which a sum reads the anchor, and the other operands with their places."""
         node, place = self._below(node, place)
         if node is self.anchor:
             return place, []
@@ -199,7 +196,7 @@ class _Reader:
         return None
 
     def read(self, node: Node, place: Place) -> tuple[Node, IndexExpr] | None:
-        """The stored tensor that a node is a view of, and where in it the element lies."""
+        """The stored tensor that a node is a view of, and the place of the element in it."""
         node, place = self._below(node, place)
         return (node, linear(place, node.shape)) if node in self.reads else None
 
@@ -224,7 +221,7 @@ def _is_rounding(node: Node) -> bool:
 
 
 def _sorted(anchor: Node, here: Place, added: list[tuple[Node, IndexExpr]], known: Epilogue) -> Epilogue | None:
-    """Which of the tensors is the bias and which the residual, in whichever order they are added."""
+    """The bias and the residual among the tensors, in whatever order they are added."""
     for biases, residuals in ((added[:1], added[1:]), (added[1:], added[:1])):
         if all(_is_by_column(*b, here, anchor) for b in biases) and all(
             _is_whole(there, here, anchor) for _, there in residuals
@@ -240,12 +237,12 @@ def _is_by_column(bias: Node, there: IndexExpr, here: Place, anchor: Node) -> bo
 
 
 def _is_whole(there: IndexExpr, here: Place, anchor: Node) -> bool:
-    """Whether it has one number for each of the result, in the same order. There may be more behind them."""
+    """Whether it has one number for each element of the result, in the same order, perhaps followed by others."""
     return _same(there, linear(here, anchor.shape))
 
 
 def _same(a: IndexExpr, b: IndexExpr) -> bool:
-    """Whether two places are one, in whichever order their parts are added."""
+    """Whether two places are equal, in whatever order their parts are added."""
     return a.offset == b.offset and dict(a.parts) == dict(b.parts)
 
 
@@ -253,7 +250,7 @@ def _same(a: IndexExpr, b: IndexExpr) -> bool:
 
 
 def _activated(node: Node) -> tuple[str, Node]:
-    """The activation that a node is the result of, and what of; "" if it is none that libraries know."""
+    """The activation that a node is the result of, and its argument; "" if libraries do not support it."""
     for name, argument in ACTIVATIONS.items():
         x = argument(node)
         if x is not None:
@@ -271,7 +268,7 @@ def _relu_argument(node: Node) -> Node | None:
 
 
 def _gelu_argument(node: Node) -> Node | None:
-    """What a gelu by tanh is the gelu of: x / 2 (1 + tanh(SLOPE (x + CUBIC x³)))."""
+    """The argument x of a tanh gelu, x / 2 (1 + tanh(SLOPE (x + CUBIC x³)))."""
     half, factors = _factors(node)
     if half != 0.5 or len(factors) != 2:
         return None
@@ -300,7 +297,7 @@ def _is_cubic(sum: Node, x: Node) -> bool:
 
 
 def _clip_argument(node: Node) -> Node | None:
-    """What a clip to ±SATURATED or beyond is the clip of; its lower bound is below its upper one."""
+    """The argument of a clip to ±SATURATED or beyond; its lower bound is below its upper one."""
     if node.op.name != "where" or node.inputs[0].op.name != "lt":
         return None
     test, high, below = node.inputs
@@ -315,7 +312,7 @@ def _clip_argument(node: Node) -> Node | None:
 
 
 def _factors(node: Node) -> tuple[float, list[Node]]:
-    """A product as its constant and its other factors; one of more factors than matter is a factor itself."""
+    """A product as its constant and its other factors; a product of too many factors is a factor itself."""
     constant, rest, left = 1.0, [], [node]
     while left:
         top = left.pop()
@@ -332,7 +329,7 @@ def _factors(node: Node) -> tuple[float, list[Node]]:
 
 
 def _added(node: Node) -> list[tuple[Node, Node]]:
-    """The two that a sum adds, in both orders."""
+    """The two operands of a sum, in both orders."""
     return [(a, b) for a, b in (node.inputs, node.inputs[::-1])] if node.op.name == "add" else []
 
 
@@ -340,7 +337,7 @@ def _number(node: Node) -> float | None:
     return float(node.param("value")) if node.op is CONST else None
 
 
-# Activations that libraries know, each with its pattern: a function from a node to what the activation was applied to, or None.
+# The activations that libraries support, each with its pattern: a function from a node to the argument of the activation, or None.
 ACTIVATIONS: dict[str, Callable[[Node], Node | None]] = {"relu": _relu_argument, "gelu_tanh": _gelu_argument}
 
 __all__ = ["Epilogue", "epilogue", "only_store", "unnarrowed"]

@@ -1,7 +1,7 @@
 """Recognizes the derivative of a gelu by evaluating it: autodiff and the passes may write it in many ways.
 
-The expression must be linear in the gradient and piecewise: arithmetic and tanh, of pieces that begin and end where the argument of the
-gelu meets a constant. A few points of each piece, compared with the formula in float64, then decide whether it is the same function.
+The expression must be linear in the gradient and piecewise: arithmetic and tanh, with pieces whose ends are where the argument of the gelu
+equals a constant. A few points of each piece are then compared with the formula in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...ir.loops import Step
 SLOPE, CUBIC = sqrt(2 / pi), 0.044715  # of a gelu by tanh
 CLOSE = 1e-6  # constants are rounded to float32
 COMPARISONS = ("lt", "le")
-# What a step gives: zero; x, a clip of it or another constant; what is made of these; a test of plain ones; a multiple of the gradient.
+# The kinds of steps: zero; x, a clip of it or another constant; functions of these; a comparison of plain ones; a multiple of the gradient.
 ZERO, PLAIN, FREE, TEST, LINEAR = "zero", "plain", "free", "test", "linear"
 USUAL = np.linspace(-12, 12, 97)
 
@@ -31,7 +31,8 @@ def gelu_slope(x: np.ndarray) -> np.ndarray:
 
 
 def is_gelu_slope(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) -> bool:
-    """Whether the last of these steps is that, of an element of `x`, times one of `gradient`. `rounds`: to 16 bits, on the way."""
+    """Whether the last of these steps is that derivative of an element of `x`, times one of `gradient`. `rounds`: intermediate values are
+    rounded to 16 bits."""
     if _kinds(steps, gradient, x, rounds)[-1:] != [LINEAR]:
         return False
     points = _points({float(s.node.param("value")) for s in steps if s.node.op is CONST})
@@ -41,7 +42,7 @@ def is_gelu_slope(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) 
 
 
 def _kinds(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) -> list[str]:
-    """What each of the steps gives; nothing if one of them is nothing that is known."""
+    """The kind of each step; empty if one of them is unknown."""
     kinds: list[str] = []
     for step in steps:
         args = [kinds[n] for n in step.args]
@@ -60,7 +61,7 @@ def _kinds(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) -> list
 
 
 def _kind(name: str, args: list[str]) -> str:
-    """What an op gives, of such arguments."""
+    """The kind of an op's result, given those of its arguments."""
     if name in COMPARISONS:
         return TEST if _all(args, PLAIN) else ""
     if name == "where":
@@ -74,7 +75,7 @@ def _kind(name: str, args: list[str]) -> str:
 
 
 def _sum(args: list[str]) -> str:
-    """Multiples of the gradient add up to one, and numbers that do not depend on it to such a number; one and the other to neither."""
+    """A sum of multiples of the gradient is one, a sum of values that do not depend on it is such a value; a sum of both is neither."""
     return "" if TEST in args else LINEAR if _all(args, LINEAR) else "" if LINEAR in args else FREE
 
 
@@ -83,7 +84,7 @@ def _all(args: list[str], kind: str) -> bool:
 
 
 def _keeps(cast: Node, rounds: bool) -> bool:
-    """Whether a cast changes nothing that counts."""
+    """Whether a cast does not matter."""
     kinds = (cast.dtype, cast.inputs[0].dtype)
     return all(k.is_float for k in kinds) and (rounds or cast.dtype.itemsize >= cast.inputs[0].dtype.itemsize)
 

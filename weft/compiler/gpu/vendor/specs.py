@@ -1,7 +1,6 @@
-"""Matrix products, convolutions and attention as NVIDIA's libraries are asked for them: plain data that can be stored and compared.
-
-`supported` says what is worth asking. The doors to the libraries are runtime/cuda/blas.py and runtime/cuda/dnn.py; what they
-refuse with `Unsupported` is done by a Triton kernel.
+"""Calls of NVIDIA's libraries for matrix products, convolutions and attention, as plain data that can be stored and compared. `supported`
+says which may have a kernel. The libraries are called in runtime/cuda/blas.py and runtime/cuda/dnn.py; what they refuse with `Unsupported`
+is computed by a Triton kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "in
 FLOAT8 = ("e4m3", "e5m2")  # 8-bit floats, in memory as codes of type uint8
 HALVES = ("float16", "bfloat16")
 NARROW = ("int8", *FLOAT8)
-_CONVERTED = ("float16", "bfloat16", "float32", "float64")  # types whose products may have a result of their own
+_CONVERTED = ("float16", "bfloat16", "float32", "float64")  # types whose products may have a result of another type
 PRODUCT_EPILOGUES = (
     "", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh", "gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh",
 )  # fmt: skip
@@ -32,7 +31,7 @@ _CONV_ARGUMENTS = {
     "filter_gradient": ("x", "dy", "dw"),
 }
 _WIDE = 8  # channels of 16 bits in a wide load: kernels that cuDNN compiles on demand move no fewer
-_IN_A_ROW = 8  # cuBLASLt wants rows of the sum of a gelu to have a multiple of so many elements
+_IN_A_ROW = 8  # the rows of a gelu's argument that cuBLASLt stores must have a multiple of this many elements
 _COUNTABLE = 2**31 - 1  # the libraries' kernels count in 32 bits
 
 
@@ -44,8 +43,8 @@ class Unsupported(Exception):
 class ProductSpec:
     """c = epilogue(a @ b + residual), a batch of m×k by k×n matrices. Strides count elements; c is contiguous.
 
-    The residual is like c, and may be c itself: a sum of products. The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other; the sum that it is taken of is like c: its
-    derivative, dgelu_tanh, reads it, and gelu_tanh_sum writes it beside the result.
+    The residual is like c, and may be c itself: a sum of products. The bias has n elements of c's type. The GELU is the tanh approximation,
+    the only one in cuBLASLt. Its argument, the sum, is like c: its derivative, dgelu_tanh, reads it, and gelu_tanh_sum also writes it.
     """
 
     batch: int
@@ -63,12 +62,12 @@ class ProductSpec:
     factor: float = 1.0  # of the product of 8-bit floats, and as many numbers in memory
     scales: int = 0
     compressed: int = 0  # bytes of b where it has 2:4 sparsity along k and cuSPARSELt has compressed it; 0: b is dense
-    alignment: int = ALIGNED  # bytes that all addresses are multiples of
-    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+    alignment: int = ALIGNED  # the alignment of all addresses, in bytes
+    workspace: int | None = None  # the workspace limit in bytes; None: no limit
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What `run` gets addresses of, in this order."""
+        """The arguments whose addresses `run` gets, in this order."""
         return (
             "a",
             "b",
@@ -96,7 +95,7 @@ class CompressionSpec:
     columns: int
     dtype: str
     compressed: int  # bytes of the result
-    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+    workspace: int | None = None  # the workspace limit in bytes; None: no limit
 
     arguments = ("dense", "compressed")
     tf32 = False
@@ -126,16 +125,16 @@ class ConvSpec:
     result_dtype: str = "float32"
     epilogue: tuple[str, ...] = ()
     tf32: bool = False
-    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+    workspace: int | None = None  # the workspace limit in bytes; None: no limit
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What `run` gets addresses of, in this order."""
+        """The arguments whose addresses `run` gets, in this order."""
         first, second, result = _CONV_ARGUMENTS[self.direction]
         return (first, second, *(part for part in self.epilogue if part != "relu"), result)
 
     def sizes(self, argument: str) -> tuple[int, ...]:
-        """The extents of an argument as it lies in memory."""
+        """The sizes of an argument's axes in their order in memory."""
         match argument:
             case "x" | "dx":
                 return (self.batch, *self.spatial, self.channels)
@@ -150,7 +149,7 @@ class ConvSpec:
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Attention of 16-bit floats, or its gradients. A query at position p attends to keys from p - left to p + right; -1 is unlimited.
+    """Attention of 16-bit floats, or the gradients of it. A query at position p attends to keys from p - left to p + right; -1 is unlimited.
 
     All operands are (batch, heads, time, features) with any strides, four for each of q, k, v and, of the gradients, o and do. Results are
     (batch, time, heads, features) without gaps; the stats, the log-sum-exp of each row, are float32 (batch, heads, queries).
@@ -172,7 +171,7 @@ class AttentionSpec:
     dtype: str
     stats: bool = True  # written by the forward direction
     tf32: bool = False
-    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+    workspace: int | None = None  # the workspace limit in bytes; None: no limit
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -184,7 +183,7 @@ class AttentionSpec:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What `run` gets addresses of, in this order."""
+        """The arguments whose addresses `run` gets, in this order."""
         return (*self.inputs, *self.results)
 
     def places(self, argument: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -215,17 +214,17 @@ _KINDS: dict[str, type[Spec]] = {
 
 
 def filter_order(rank: int) -> tuple[int, ...]:
-    """The axes of a filter (filters, channels, *kernel) as they follow each other in memory: each by itself, its channels last."""
+    """The order in memory of the axes of a filter (filters, channels, *kernel): filter by filter, channels last."""
     return (0, *range(2, rank), 1)
 
 
 def to_json(spec: Spec) -> str:
-    """A description as text, for keys and for files."""
+    """A spec as text, for keys and for files."""
     return json.dumps({"kind": next(k for k, made in _KINDS.items() if isinstance(spec, made))} | asdict(spec))
 
 
 def from_json(text: str) -> Spec:
-    """The description that `to_json` has written."""
+    """The spec that `to_json` has written."""
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
     }
@@ -233,14 +232,14 @@ def from_json(text: str) -> Spec:
 
 
 def supported(spec: Spec) -> bool:
-    """Whether a library may have a kernel for it: as far as that is known without asking."""
+    """Whether a library may have a kernel for it, as far as is known without calling it."""
     if isinstance(spec, AttentionSpec | CompressionSpec):
         return True  # asked for only where the library may have a kernel
     return _product_supported(spec) if isinstance(spec, ProductSpec) else _convolution_supported(spec)
 
 
 def lines(rows: int, columns: int, row_stride: int, column_stride: int) -> tuple[bool, int] | None:
-    """How a matrix lies: whether its columns are the contiguous lines, and their distance; None if neither rows nor columns are.
+    """The layout of a matrix: whether its columns are the contiguous lines, and their distance; None if neither rows nor columns are.
 
     >>> lines(2, 3, 3, 1), lines(2, 3, 1, 2), lines(2, 3, 6, 2)
     ((False, 3), (True, 2), None)
@@ -269,7 +268,7 @@ def _product_supported(spec: ProductSpec) -> bool:
 
 
 def _narrow_supported(spec: ProductSpec) -> bool:
-    """Products of 8 bits: lines of k on both sides, in whole words, and no epilogue."""
+    """Products of 8 bits: both operands have k contiguous, in whole words, and there is no epilogue."""
     if spec.epilogue or spec.residual or spec.a_strides[2] != 1 or spec.b_strides[1] != 1:
         return False
     if spec.a_dtype == "int8":
