@@ -2,7 +2,9 @@
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +44,29 @@ def test_a_packed_program_computes_the_same_bits(coder, tmp_path: Path) -> None:
     np.testing.assert_array_equal(weft.jit(small)(X).numpy(), weft.jit(plain.eval())(X).numpy())
     assert (small.labels, small.facts["licence"]) == (list("abcdefghij"), "MIT")
     assert before == {name: tensor.numpy().tobytes() for name, tensor in model.named_tensors().items()}
+
+
+@pytest.mark.parametrize(("method", "limit"), [
+    (lambda model: compress.int8(model, X), 0.3), (lambda model: compress.quantize(model, X, bits=4), 0.25),
+    (lambda model: compress.weight_only(model), 0.35), (lambda model: compress.weight_only(model, bits=4, group=20), 0.25),
+], ids=["int8", "4 bits", "weights of 8 bits", "weights of 4 bits"])  # fmt: skip
+def test_quantized_weights_are_packed_as_integers(
+    method: Callable[[nn.Module], Any], limit: float, tmp_path: Path
+) -> None:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 200, activation="relu"), nn.Linear(200, 60)).eval()
+    plain = compress.pack(model, tmp_path / "plain.weft", X)
+    method(model)
+    size = compress.pack(model, tmp_path / "small.weft", X)
+    assert size < limit * plain
+    assert compress.report(model).ratio > 0.9 / limit
+    small = weft.load(tmp_path / "small.weft").eval()
+    np.testing.assert_array_equal(weft.jit(small)(X).numpy(), weft.jit(model)(X).numpy())
+    compress.pack(model, tmp_path / "trained.weft", X, train=True)
+    trained = {path for path, tensor in weft.load(tmp_path / "trained.weft").named_parameters().items()}
+    assert ("layers.0.weight" in trained) == bool(compress.quantization(model)), (
+        "rounded weights can be trained further"
+    )
 
 
 @pytest.mark.usefixtures("interpreted")  # what runs repeatedly is compiled, and may differ in its last bits

@@ -201,3 +201,15 @@ def test_weights_of_few_bits_stay_tied(bits: int) -> None:
     assert is_tied(model)
     assert np.array_equal(language.embedding.weight.numpy(), language.output.weight.numpy())
     assert layer_value(model.encoder, "weight") is layer_value(model.decoder, "weight")
+
+
+def test_a_weight_that_layers_share_is_not_factorized() -> None:
+    """The other layer would keep the whole weight, and the network would be larger than before."""
+    model = tied()
+    with pytest.raises(
+        UserError, match=r"\[low_rank\] a network with .*, whose weights no other layer shares, is required"
+    ):
+        compress.low_rank(model, rank=2)
+    wide = nn.Sequential(model, nn.Linear(12, 12))
+    assert list(compress.low_rank(wide, rank=2)) == ["layers.1"]
+    assert is_tied(model)
