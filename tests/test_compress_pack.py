@@ -101,6 +101,20 @@ def test_half_rounds_what_is_stored_and_nothing_of_large_range(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("interpreted")  # what runs repeatedly is compiled, and may differ in its last bits
+def test_half_keeps_tensors_of_tiny_values(tmp_path: Path) -> None:
+    """float16 has no numbers below 6e-8, and few digits below 6e-5."""
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 8)).eval()
+    for size in (1e-9, 1e-7, 1e-6):
+        for tensor in model.parameters():
+            tensor.assign(np.random.default_rng(0).normal(size=tensor.shape).astype(np.float32) * np.float32(size))
+        compress.pack(model, tmp_path / "small.weft", X, half=True)
+        small = weft.load(tmp_path / "small.weft").named_tensors()
+        for name, tensor in model.named_tensors().items():
+            largest = np.abs(tensor.numpy()).max()
+            np.testing.assert_allclose(small[name].numpy(), tensor.numpy(), rtol=1e-3, atol=1e-3 * largest)
+
+
 def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.weft"
     compress.pack(network(), path, X)

@@ -115,7 +115,9 @@ def _half(value: np.ndarray) -> np.ndarray:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
         found = value.astype(np.float16).astype(np.float32)
-        near = np.abs(found - value) <= _HALF_ERROR * np.abs(value) + np.finfo(np.float16).smallest_subnormal
+        largest = np.abs(value).max(initial=0.0)  # a tensor of tiny values only is not in the range of float16
+        least = min(float(np.finfo(np.float16).smallest_subnormal), _HALF_ERROR * float(largest))
+        near = np.abs(found - value) <= _HALF_ERROR * np.abs(value) + least
     return found if bool(near.all()) else value
 
 
