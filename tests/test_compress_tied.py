@@ -105,7 +105,6 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         lambda: compress.prune_channels(model, X, 0.5),
         lambda: compress.prune_gradually(model, 0.5, steps=1),
         lambda: compress.share(model, 4),
-        lambda: compress.low_rank(model, rank=2),
         lambda: compress.weight_only(model),
         lambda: compress.float8(model),
     )
@@ -113,6 +112,10 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
             change()
     assert type(model.encoder.weight) is weft.Tensor, "nothing was changed"
+    alone = nn.Sequential(nn.Linear(12, 12))
+    alone[0].weight.assign(model.encoder.weight)
+    with pytest.raises(UserError, match="finite weights are required, layers.0.weight has values that are nan"):
+        compress.low_rank(alone, rank=2)
 
 
 def test_the_sensitivity_of_a_tied_weight_is_that_of_pruning_it_in_all_layers() -> None:
