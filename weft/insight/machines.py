@@ -172,7 +172,7 @@ def published(file: str | Path | None = None) -> list[PublishedResult]:
 
 def machine_like(device: Device, file: str | Path | None = None) -> DescribedMachine | None:
     """The described machine that matches a device's name: all parts of the machine's name are among the words of the device's."""
-    words = set(_words(processor_name() if device.name == "cpu" else device.about().split(",")[0]))
+    words = set(_words(processor_name() if device.is_host_processor else device.hardware_name()))
     found = [one for one in _tables(file).values() if set(_words(one.name)) <= words]
     return max(found, key=lambda one: len(_words(one.name)), default=None)
 

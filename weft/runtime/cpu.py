@@ -15,6 +15,7 @@ class CpuDevice(ArrayDevice, CompilingDevice):
     """See the head of this file."""
 
     name = "cpu"
+    is_host_processor = True
 
     def interpret(self, program: NodeProgram) -> list[Buffer]:
         return interpreted(self, program)
