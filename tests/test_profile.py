@@ -220,6 +220,17 @@ def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile
     assert half.kernels[1].seconds == pytest.approx(single.kernels[1].seconds / 2)
 
 
+def test_bytes_are_projected_in_the_peak_of_int8(trained: ProgramProfile) -> None:
+    found = made_up(trained, kernel(1e12, 1e6, 0.5, "uint8"), kernel(1e6, 1e11, 0.5, "uint8"))
+    tesla = machine("p40")
+    for format in (None, "int8"):  # a format is of floats: bytes stay as they are
+        made = project(found, tesla, format)
+        assert made.kernels[0].seconds == pytest.approx(1e12 / tesla.peak["int8"].value / 0.5, rel=1e-3)
+        assert made.kernels[1].nbytes == 1e11
+    wide = made_up(trained, kernel(1e12, 1e6, 0.5, "bfloat16"))
+    assert project(wide, machine("tegra-x1"), "float16").kernels[0].seconds == pytest.approx(2.0, rel=0.1)
+
+
 def test_machines_side_by_side(trained: ProgramProfile) -> None:
     wanted = parse_machines("titan-x, tegra-x1:float16 ,here")
     rows = side_by_side(trained, 2, wanted)
@@ -242,7 +253,7 @@ def test_machines_side_by_side(trained: ProgramProfile) -> None:
     [
         ("titan-y", "there is no machine 'titan-y'. Did you mean titan-x"),
         ("titan-x:float12", "a format is one of"),
-        ("tpu-v1", "tpu-v1 computes in int8, got float32"),
+        ("tpu-v1", "tpu-v1 computes in int8, got float32. Choose one of these (tpu-v1:int8)"),
         ("here:float16", "here is measured in the format of the network"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .compiler import planning
 from .compiler.ir.frame import nbytes
+from .dtypes import float32
 from .errors import RunError, Scope
 from .records import dataclass
 from .runtime.device import Executable
@@ -144,10 +145,10 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
     call, kernel = timed.call, timed.call.kernel
     done: KernelCost = planning.cost_model.work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
-    floats = [n.dtype for n in touched if n.dtype.is_float] or [n.dtype for n in touched]
-    format = max(floats, key=lambda dtype: dtype.itemsize).name if floats else "float32"  # a copy has no type
-    widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
-    least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
+    types = [n.dtype for n in touched if n.dtype.is_float] or [n.dtype for n in touched] or [float32]  # a copy has none
+    widest = max(types, key=lambda dtype: dtype.itemsize)
+    itemsize = widest.itemsize if widest.is_float else min(widest.itemsize, 4)
+    least = limit.seconds(done.flops, done.nbytes, itemsize=itemsize)
     lines = tuple(str(s) for s in planning.describe.sources(kernel)[:3])
     share = timed.seconds / total
     name = planning.describe.name(found.program, call)
@@ -164,7 +165,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         done.flops,
         done.nbytes,
         roof,
-        format,
+        widest.name,
         live,
         scopes,
         space.nbytes if space is not None else 0,

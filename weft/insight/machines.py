@@ -106,7 +106,8 @@ class DescribedMachine:
                 return Figure(found.value, found.source, f"computed in {wider}: {found.note}", found.modelled)
         raise UserError(
             "machine",
-            f"{self.name} computes in {', '.join(self.peak)}, got {format}. Choose one of these, or another machine.",
+            f"{self.name} computes in {', '.join(self.peak)}, got {format}. "
+            f"Choose one of these ({self.name}:{next(iter(self.peak))}), or another machine.",
         )
 
     def seconds(self, operations: float, nbytes: float, format: str = "float32") -> float:

@@ -27,6 +27,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import isfinite
 
 from ..records import dataclass
 from .layer_profile import KernelProfile, LayerProfile, summed
@@ -99,8 +100,10 @@ def measured_machine(
     if kind == "gpu":
         half = roof.seconds(1e12, 0.0, itemsize=2)
         rates |= {"float16": half, "bfloat16": half}
+    elif kind == "tpu":
+        rates["int8"] = roof.seconds(1e12, 0.0, itemsize=1)
     how = "measured by the profile"
-    peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds}
+    peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds and isfinite(seconds)}
     start = StartCost.of(every)
     launch, fill = (Figure(one, how, NOTE) if one else None for one in (start.launch, start.fill))
     convolutions = [kernel for one in every for kernel in one.kernels if kernel.name.startswith("conv")]
@@ -143,7 +146,7 @@ def _projected(
     )
     efficiency = typical if says_nothing else least / (kernel.seconds - start.seconds(kernel))
     own = format_of(kernel)
-    wanted = format if format is not None and own.startswith("float") else own
+    wanted = format if format is not None and own != "int8" else own
     nbytes = kernel.nbytes * SIZES[wanted] / SIZES[own]
     cached = machine.on_chip_bytes is None or max(kernel.live, nbytes) <= machine.on_chip_bytes.value
     from_memory = efficiency if cached else min(1.0, efficiency)

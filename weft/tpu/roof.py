@@ -32,7 +32,7 @@ class TpuRoof:
         """The attainable TOPS at a number of multiply-accumulates per byte of weights."""
         return min(self.machine.peak_tops, 2 * intensity * self.bandwidth / 1e12)
 
-    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 1) -> float:
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work; the array multiplies bytes alone."""
         if flops and itemsize > 1:
             return inf
