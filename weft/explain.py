@@ -17,7 +17,7 @@ from .dtypes import float32
 from .errors import RunError, Scope
 from .records import dataclass
 from .runtime.device import Executable
-from .runtime.facts import CallTime, Profile, Roofline, ModelledStage
+from .runtime.facts import CallTime, ModelledStage, Profile, Roofline
 from .runtime.native import OBSERVERS
 
 if TYPE_CHECKING:

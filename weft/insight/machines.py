@@ -24,6 +24,7 @@ from ..knobs import knobs
 from ..records import dataclass
 from ..runtime import Device
 from ..runtime.native import thread_count
+from .measured_convolutions import MeasuredConvolution
 from .table_reader import Figure, TableEntry, table_file
 
 TABLE = Path(__file__).with_name("machines.yaml")
@@ -86,7 +87,9 @@ class DescribedMachine:
     fill_time: Figure | None = (
         None  # seconds that a kernel takes to fill all units and to wait for the last one, besides its work
     )
-    fast_convolutions: bool = True  # whether convolutions may take fewer operations than counted (Winograd, FFT)
+    # Of a measured machine, what the programs show that were measured there:
+    convolutions: tuple[MeasuredConvolution, ...] = ()
+    usual_efficiency: float | None = None  # of kernels that are not bound by launch overhead
 
     def peak_for(self, format: str) -> Figure:
         """The peak rate in a format; if the machine does not support it, that of the wider format it is computed in.
@@ -254,7 +257,7 @@ def _machine(name: str, entry: TableEntry) -> DescribedMachine:
         if figure is not None and figure.value == 0 and key != "idle_power":
             entry.fail(key, "requires a number above 0, got 0.")
     title, kind = entry.text("title", name), entry.choice("kind", KINDS)
-    return DescribedMachine(name, title, kind, bandwidth, peak, fast_convolutions=True, **figures)
+    return DescribedMachine(name, title, kind, bandwidth, peak, **figures)
 
 
 def _published(entry: TableEntry) -> PublishedResult:
