@@ -98,9 +98,11 @@ def _plain_label(label: str) -> str:
 
     >>> _plain_label("network.layers.0"), _plain_label("Deployed/prepare.layers.0"), _plain_label("Deployed")
     ('layers.0', 'prepare.layers.0', 'output')
+    >>> _plain_label("network.body.layers.0")  # in int8
+    'layers.0'
     """
     name = label.rpartition("/")[2]
-    return "output" if name in (Deployed.__name__, "network") else name.removeprefix("network.")
+    return "output" if name in (Deployed.__name__, "network") else name.removeprefix("network.").removeprefix("body.")
 
 
 def _tell(recorder: Recorder, done: int, total: int) -> None:
