@@ -12,6 +12,7 @@ from weft import compress, nn, tpu
 from weft.insight import ProgramProfile, machine, profile, profile_from_json, side_by_side, throughput
 from weft.insight.machines import machine_like
 from weft.insight.roof_lines import roof_lines
+from weft.insight.roofline_plot import roofline_svg
 from weft.jobs.profiles import job
 from weft.jobs.profiles.settings import PROFILE_SETTINGS
 from weft.jobs.profiles.subject import find_subject
@@ -62,7 +63,8 @@ def test_no_stage_is_above_the_roof_and_each_says_what_bounds_it(found: ProgramP
     assert found.kernels[1].least == pytest.approx(1352 * 64 / 34e9)  # its weights once
     assert found.kernels[-1].least == pytest.approx(4 * BATCH * 10 / 14e9)  # the bandwidth of the host
     assert [found.bound(k).limit for k in found.kernels] == ["compute", "memory", "memory", "memory"]
-    assert "(modelled)" in str(found)
+    assert "a call on simulated TPU, modelled: " in str(found)
+    assert "simulated TPU, modelled" in roofline_svg({"tpu": found})
     assert not found.cache.keeps  # weights come from their memory in every run
 
 

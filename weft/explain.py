@@ -238,7 +238,7 @@ def _total_cells(found: Explanation) -> tuple[str, ...]:
     seconds = found.seconds or 1e-9  # a program may have nothing to do
     least = sum(r.roof * r.seconds for r in found.rows)
     row = Row(0, "", "", (), seconds, 1.0, flops, moved, least / seconds)
-    runs = f"medians of {found.runs} runs" if found.runs > 1 else "modelled" if found.is_modelled else "one run"
+    runs = f"medians of {found.runs} runs" if found.runs > 1 else "one run"
     what = f"total of {found.kernels} kernels, {found.where}, {runs}"
     return ("", what, *_numbers(row), "", "")
 

@@ -50,7 +50,7 @@ def profile_text(found: PrintableProfile, layers: int = LAYERS, worst: int = WOR
 def _head(found: PrintableProfile) -> str:
     total = found.total
     return (
-        f"{duration(found.seconds)} a call on {found.where}{' (modelled)' if found.explanation.is_modelled else ''}: {amount(total.flops)}FLOP ({amount(total.flops / found.seconds)}FLOP/s), "
+        f"{duration(found.seconds)} a call on {found.where}: {amount(total.flops)}FLOP ({amount(total.flops / found.seconds)}FLOP/s), "
         f"{amount(total.nbytes)}B moved ({amount(total.nbytes / found.seconds)}B/s), {total.roof:.0%} of the roof"
     )
 

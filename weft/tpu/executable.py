@@ -30,7 +30,7 @@ class HostExecutable(native.NativeExecutable):
 class TpuExecutable(InterpretedExecutable):
     """A program with int8 products. Its memory plan is that of the CPU's planner; its times, sources and roofline are those of the machine."""
 
-    where = "simulated TPU"
+    where = "simulated TPU, modelled"
 
     def __init__(
         self,
