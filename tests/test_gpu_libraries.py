@@ -5,6 +5,7 @@ Kernels run under Triton's interpreter on a GPU made of the host's memory; the l
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -540,3 +541,23 @@ def test_cublaslt_multiplies_float8(machine, formats, able):
     assert bool(machine.blas.runs) == able
     [plan] = next(iter(made.programs.latest.values())).executable.program.plans.values()
     assert [phase.symbol for phase in plan.phases] == (["library"] if able else ["whole"])  # scales included
+
+
+def test_the_forecast_has_the_workspace_of_the_chosen_algorithm(clock):
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    x, w = IMAGE.astype(np.float16), FILTER.astype(np.float16)
+    step = weft.jit(convolved)
+    step(x, w).numpy()
+    how = (step.lower(x, w), {}, clock.device.compile_options(), frozenset())
+    found = clock.device.executable(*how).facts
+    assert found.workspace > 0
+    assert clock.device.planned(*how) == found
+    assert step.memory(x, w).work == found.arena + found.workspace + found.kept
+
+
+def test_the_forecast_assumes_the_usual_limit_until_an_algorithm_is_chosen(machine):
+    unknown = ProductSpec(1, 64, 64, 64, (0, 64, 1), (0, 64, 1), "float16", "float16", "float16")
+    assert machine.libraries.planned_workspace(unknown) == blas.WORKSPACE
+    assert machine.libraries.planned_workspace(replace(unknown, workspace=100)) == 100
+    machine.libraries.ready(unknown)
+    assert machine.libraries.planned_workspace(unknown) == machine.libraries.ready(unknown).workspace < blas.WORKSPACE

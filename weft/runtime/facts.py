@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """The bytes of a program that are live during a run, those that persist between runs, and those that are computed twice to save memory."""
+    """The bytes of a program that are live during a run, those that persist between runs, those that are computed twice to save memory, and
+    the workspace that libraries take."""
 
     arena: int
     kept: int
     recomputed: int
+    workspace: int = 0
 
 
 @dataclass(frozen=True)

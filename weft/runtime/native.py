@@ -105,7 +105,7 @@ def work(nodes: Iterable[Node]) -> int:
 class NativeFacts(Facts):
     """What is needed to run a program in addition to its code."""
 
-    symbols: tuple[str, ...]  # names of the library functions that it calls
+    symbols: tuple[str, ...] = ()  # names of the library functions that it calls
     collectives: str = ""  # the order of its collectives, as numbers of nodes
 
 
@@ -362,7 +362,9 @@ def _code(
             _show(program, written.module)
             code = compiler.engine.object_code(written.module, bool(options.optimize))
         memory, symbols = program.memory, written.symbols
-        facts = NativeFacts(memory.arena, memory.kept, memory.recomputed, symbols, collective_order(program))
+        facts = NativeFacts(
+            memory.arena, memory.kept, memory.recomputed, symbols=symbols, collectives=collective_order(program)
+        )
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
     head, _, code = (
@@ -373,7 +375,7 @@ def _code(
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
     known = json.loads(head)
     sizes = known["arena"], known["kept"], known["recomputed"]
-    return code, NativeFacts(*sizes, tuple(known["symbols"]), known["collectives"])
+    return code, NativeFacts(*sizes, symbols=tuple(known["symbols"]), collectives=known["collectives"])
 
 
 def collective_order(program: KernelProgram) -> str:

@@ -46,7 +46,7 @@ class Aliased(Exception):
 class CallMemory(NamedTuple):
     """The bytes that a call needs."""
 
-    work: int  # that live during the call only, and what is prepared of constants
+    work: int  # that live during the call only, workspaces of libraries among them, and what is prepared of constants
     state: int  # tensors from outside: parameters, moments, counts
     arguments: int
     results: int
@@ -65,7 +65,7 @@ def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
     results = sum(map(nbytes, graph.outputs[function.first_result :])) - sum(
         nbytes(graph.outputs[d.output]) for d in function.donations
     )
-    return CallMemory(facts.arena + facts.kept, state, given, results, facts.recomputed)
+    return CallMemory(facts.arena + facts.workspace + facts.kept, state, given, results, facts.recomputed)
 
 
 def planned_program(function: TracedFunction) -> KernelProgram:

@@ -43,6 +43,7 @@ from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
 from .streams import in_streams
 from .vendor.claims import Judge
+from .vendor.specs import Spec
 
 WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # number of additions that take longer than writing a number and reading it again
@@ -164,6 +165,12 @@ def compiled_commands(program: KernelProgram, compiler: Compiler) -> CompiledCom
     failing = sum(1 for launch in done.launches if launch.status)
     memory, kernels = program.memory, tuple(compiler(list(numbers)))
     return CompiledCommands(done, kernels, memory.arena, memory.kept, failing, memory.recomputed)
+
+
+def library_specs(program: KernelProgram) -> set[Spec]:
+    """The library calls of a program and of the bodies of its control flow."""
+    found = {claimed(call.kernel, call.phase).spec for call in program.calls if _is_library(call)}
+    return found.union(*(library_specs(body) for bodies in program.bodies.values() for body in bodies))
 
 
 def error_sites(program: KernelProgram) -> list[tuple[Site, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu.program import LOWERINGS, gpu_program
+from ...compiler.gpu.program import LOWERINGS, gpu_program, library_specs
 from ...compiler.gpu.vendor.specs import filter_order
 from ...compiler.ir.program import KernelProgram
 from ...compiler.ir.storage import nbytes
@@ -30,7 +30,7 @@ from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
 from ..device import Buffer, Device, NodeProgram
 from ..dlpack import DLDevice
-from ..facts import Health
+from ..facts import Facts, Health
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
@@ -127,6 +127,15 @@ class CudaDevice(CompilingDevice):
             return gpu_program(graph, updates, options, constants)
         guess, compressed_bytes = libraries.choices.guess, libraries.compressed_bytes
         return gpu_program(graph, updates, options, constants, guess, semi_sparse=compressed_bytes)
+
+    def planned(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> Facts:
+        program, libraries = self.planned_program(graph, updates, options, constants), self.context.libraries
+        memory = program.memory
+        self.gpu.enter()
+        workspace = 0 if libraries is None else max(map(libraries.planned_workspace, library_specs(program)), default=0)
+        return Facts(memory.arena, memory.kept, memory.recomputed, workspace)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """The order that the libraries require, which is also that of images for tensor cores."""

@@ -126,10 +126,10 @@ class CudaExecutable:
         self.context, self.gpu = context, context.gpu
         self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
         made = self._compiled()
-        self.facts = Facts(made.arena, made.kept, made.recomputed)
         self.commands, self._decides = made.commands, made.commands.decides
         self._together = CollectiveRuns.of(graph, made.commands, options, context.communicators)
         self.runner = CommandRunner(self.gpu, made, context.libraries, context.communicators)
+        self.facts = Facts(made.arena, made.kept, made.recomputed, self.runner.workspace)
         try:
             self._kept = DeviceMemory(self.gpu, made.kept) if made.kept else None
         except OutOfMemory:

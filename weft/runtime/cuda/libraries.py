@@ -67,11 +67,23 @@ class Libraries:
             self._ready[spec] = self._chosen(spec)
         return self._ready[spec]
 
+    def planned_workspace(self, spec: Spec) -> int:
+        """The bytes of workspace of a call: those of its algorithm if that was chosen before, otherwise the usual limit. Nothing is measured."""
+        if spec in self._ready or cache().get(self._choice_key(spec)) is not None:
+            try:
+                return int(self.ready(spec).workspace)
+            except Unsupported:
+                return 0
+        return blas.WORKSPACE if spec.workspace is None else min(blas.WORKSPACE, spec.workspace)
+
+    def _choice_key(self, spec: Spec) -> str:
+        return f"way {self.key} {to_json(spec)}"
+
     def _chosen(self, spec: Spec) -> Any:
         if self._handle(spec) is None:
             raise Unsupported("the library is not installed")
         call = self._call(spec)
-        key = f"way {self.key} {to_json(spec)}"
+        key = self._choice_key(spec)
         known = cache().get(key)
         if known is None:
             try:
