@@ -140,6 +140,17 @@ def test_snip_keeps_what_the_loss_depends_on() -> None:
         snip(model, 0.2, X, Y)
 
 
+def test_snip_leaves_the_running_statistics_of_batch_norms() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm(16), nn.ReLU(), nn.Linear(16, 3))
+    x = RNG.normal(3.0, size=(64, 8)).astype(np.float32)
+    model(x)
+    before = {path: tensor.numpy() for path, tensor in model.named_tensors().items() if not tensor.requires_grad}
+    assert {"layers.1.mean", "layers.1.var"} <= before.keys()
+    snip(model.train(), 0.5, x, np.arange(64) % 3)
+    for path, value in before.items():
+        np.testing.assert_array_equal(model.named_tensors()[path].numpy(), value)
+
+
 def test_gradual_masks_follow_the_schedule_in_the_compiled_step() -> None:
     model = network()
     prune_gradually(model, {"layers.0": 0.25}, steps=6, every=2)

@@ -315,3 +315,24 @@ def test_sums_of_convolutions_are_streamed(channels: int, size: int, threads: in
             )
         _, program = function.plan(x)
     assert [plan.hidden for plan in program.plans.values()] == [True]
+
+
+def test_limits_that_cross_are_applied_from_the_inside_out() -> None:
+    """max(min(x, -0.1), 0.2) is 0.2 everywhere, min(max(x, 0.2), -0.1) is -0.1; limits may be tensors."""
+
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.Conv2d(16, 4, 1)
+            self.most = np.float32([-0.2, 0.1, -0.3, 0.4]).reshape(4, 1, 1)
+
+        def forward(self, x: weft.Tensor) -> weft.Tensor:
+            y = self.a(x)
+            first, second = weft.maximum(weft.minimum(y, -0.1), 0.2), weft.minimum(weft.maximum(y, 0.2), -0.1)
+            third = weft.minimum(weft.maximum(y, 0.2), weft.asarray(self.most))
+            return self.last(weft.concat([first, second, third, self.b(x)], axis=1))
+
+    weft.seed(0)
+    model, x = Crossed().eval(), RNG.normal(size=(8, 3, 4, 4)).astype(np.float32)
+    compress.int8(model, x)
+    expected = model(x).numpy()
+    np.testing.assert_allclose(compress.to_int8(model)(x).numpy(), expected, atol=1e-5 * np.abs(expected).max())

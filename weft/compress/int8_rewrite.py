@@ -112,17 +112,19 @@ class _Rewrite:
         return wrap(make(node.op, inputs, params, node.source))
 
     def _rounded(self, node: Node, scale: float, zero: int, grid: Grid) -> Tensor:
-        low, high = float(grid.low - _shift(grid)), float(grid.high - _shift(grid))
         node, limits = _without_clips(node)
         value = self._steps(node, scale).total(float(zero))
+        numbers: list[tuple[float, bool]] = []  # limits in steps of the grid, and whether they are lower ones
         for limit in limits:
             if isinstance(limit.value, Node):
                 bound = wrap(self.floats[limit.value]) * (1.0 / scale) + float(zero)
-                value = (maximum if limit.is_lower else minimum)(value, bound)
-            elif limit.is_lower:
-                low = max(low, limit.value / scale + zero)
+                low, high = _combined(numbers)
+                value = maximum(value, low) if low > -np.inf else value
+                value = minimum(value, high) if high < np.inf else value
+                value, numbers = (maximum if limit.is_lower else minimum)(value, bound), []
             else:
-                high = min(high, limit.value / scale + zero)
+                numbers.append((limit.value / scale + zero, limit.is_lower))
+        low, high = _combined([*numbers, (grid.low - _shift(grid), True), (grid.high - _shift(grid), False)])
         value = maximum(value, low) if low > LEAST else value  # the conversion to int8 saturates anyway
         value = minimum(value, high) if high < LARGEST else value
         return astype(round(value), int8)
@@ -231,6 +233,14 @@ class Limit:
 
     value: Any
     is_lower: bool
+
+
+def _combined(limits: list[tuple[float, bool]]) -> tuple[float, float]:
+    """One lower and one upper limit for several, the innermost first: an outer limit beyond an inner one wins."""
+    low, high = -np.inf, np.inf
+    for end, is_lower in limits:
+        low, high = (max(low, end), max(high, end)) if is_lower else (min(low, end), min(high, end))
+    return float(low), float(high)
 
 
 def _without_clips(node: Node) -> tuple[Node, list[Limit]]:

@@ -40,7 +40,10 @@ def sensitivities(model: Module, x: Any, y: Any, *, loss: Any = "cross_entropy")
         found = gradients(function(model(x), y), leaves)
         return [g * w for g, w in zip(found, leaves, strict=True)]
 
+    state = {tensor: tensor.numpy() for tensor in model.named_tensors().values() if not tensor.requires_grad}
     found = products(as_tensor(x), as_tensor(y))
+    for tensor, value in state.items():  # the batch is only measured: running means of batch norms stay as they were
+        tensor.assign(value)
     return {path: np.abs(product.numpy()) for path, product in zip(weights, found, strict=True)}
 
 
