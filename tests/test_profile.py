@@ -259,6 +259,16 @@ def test_bytes_are_projected_in_the_peak_of_int8(trained: ProgramProfile) -> Non
     assert project(wide, machine("tegra-x1"), "float16").kernels[0].seconds == pytest.approx(2.0, rel=0.1)
 
 
+def test_dot_products_of_bytes_have_their_own_roof(trained: ProgramProfile) -> None:
+    roof = Roof(1e12, 1e11, byte_rate=4.0)
+    assert [roof.seconds(1e12, 0, itemsize=size) for size in (1, 2, 4, 8)] == [0.25, 1.0, 1.0, 2.0]
+    assert "4 times as many operations on bytes, modelled" in str(roof)
+    explanation = replace(trained.explanation, roof=roof)
+    there = measured_machine("there", replace(trained, explanation=explanation))
+    assert float(there.peak["int8"]) == pytest.approx(4e12)
+    assert "int8" not in measured_machine("there", made_up(trained, kernel(1e12, 1e6, 0.5))).peak
+
+
 def test_machines_side_by_side(trained: ProgramProfile) -> None:
     wanted = parse_machines("titan-x, tegra-x1:float16 ,here")
     rows = side_by_side(trained, 2, wanted)

@@ -210,6 +210,9 @@ def this_machine() -> DescribedMachine:
         "float32": Figure(measured.flops, how, doubt),
         "float64": Figure(measured.flops / 2, how, "half of float32: vectors hold half as many", modelled=True),
     }
+    if measured.byte_rate != 1:
+        rule = f"{measured.byte_rate:g} times float32: dot products of bytes"
+        peak["int8"] = Figure(measured.flops * measured.byte_rate, how, rule, modelled=True)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DescribedMachine(
         HERE,

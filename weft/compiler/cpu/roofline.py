@@ -27,7 +27,7 @@ from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
 from .target import CpuTarget, host
 
-FORMAT = 1  # of what is kept, and of how it is measured
+FORMAT = 2  # of what is kept, and of how it is measured
 # A trial takes a millisecond or two: short enough that some are not disturbed by other programs.
 FMA_STEPS, TRIAD_PARTS = 300_000, 8
 UNROLL = 4  # vectors in one step of the triad
@@ -42,14 +42,17 @@ class Roof:
     flops: float  # operations, in float32
     bandwidth: float  # bytes
     sure: bool = True  # False: other programs kept the cores busy, so the numbers are too low
+    byte_rate: float = 1.0  # operations on bytes for each one in float32; modelled
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for this work. Of elements wider than float32, fewer fit into a vector."""
-        return max(flops * max(1, itemsize // 4) / self.flops, nbytes / self.bandwidth)
+        rate = self.flops * self.byte_rate if itemsize == 1 else self.flops / max(1, itemsize // 4)
+        return max(flops / rate, nbytes / self.bandwidth)
 
     def __str__(self) -> str:
         doubt = "" if self.sure else " or more: other programs kept this machine busy while it was measured"
-        return f"{self.flops / 1e9:.1f} GFLOP/s, {self.bandwidth / 1e9:.1f} GB/s{doubt}"
+        of_bytes = f" ({self.byte_rate:g} times as many operations on bytes, modelled)" if self.byte_rate != 1 else ""
+        return f"{self.flops / 1e9:.1f} GFLOP/s{of_bytes}, {self.bandwidth / 1e9:.1f} GB/s{doubt}"
 
 
 class _Busy(Exception):
@@ -83,7 +86,8 @@ def measured(threads: int) -> Roof:
     triad = loaded.function("roof.triad", [ctypes.c_void_p] * 3 + [ctypes.c_int64])
     flops = _Race(threads, lambda: _fma_run(fma))
     traffic = _Race(threads, lambda: _triad_run(triad, _elements(threads)))
-    return Roof(flops.best(), traffic.best(), flops.sure and traffic.sure)
+    # A dot product of bytes takes an instruction as a multiply-add in float32 does, and multiplies four bytes in each lane.
+    return Roof(flops.best(), traffic.best(), flops.sure and traffic.sure, 4.0 if host().dot else 1.0)
 
 
 def last_cache() -> int:
