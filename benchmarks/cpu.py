@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, threads: int) -> None:
 
 
 def _rows(options: argparse.Namespace, threads: int, least_seconds: Callable[..., float]) -> Iterator[Any]:
-    from cases import alone, calls, convolutions, inference, mapped, measure, products, training
+    from cases import alone, calls, contended, convolutions, inference, mapped, measure, products, training
 
     def wanted(group: str, name: str) -> bool:
         text = f"{group}: {name}".lower()
@@ -97,6 +97,7 @@ def _rows(options: argparse.Namespace, threads: int, least_seconds: Callable[...
         inference.cases(options.quick, threads),
         calls.cases(options.quick),
         mapped.cases(options.quick),
+        contended.cases(options.quick) if threads > 1 else (),
     ):
         for case in kind:
             if wanted(case.group, case.name) and (case.quick or not options.quick):

@@ -94,7 +94,7 @@ def profiles_of_one_version() -> Profiles:
 def rows_of(machine: str, network: str, what: str) -> dict[int, ThroughputRow]:
     names = [field.name for field in fields(ThroughputRow)]
     rows = [row for row in part(machine, network, what) or () if "note" not in row]
-    return {row["batch"]: ThroughputRow(**{name: row[name] for name in names}) for row in rows}
+    return {row["batch"]: ThroughputRow(**{name: row[name] for name in names if name in row}) for row in rows}
 
 
 def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -9,6 +9,7 @@
     python benchmarks/zoo.py --skip-compile             without torch.compile
     python benchmarks/zoo.py --cpu-time                 on one core and in CPU time: for a machine that others use too
     python benchmarks/zoo.py --json FILE --resume       keep rows in FILE, and measure only those that are not there yet
+    python benchmarks/zoo.py --limit 180                give up on a row after so many seconds
 
 Every row is a process of its own. Beside the times stand how much of weft's own time is above the roof of the machine, by `explain`, and the
 three kernels that lose most of it. See benchmarks/README.md for the method.
@@ -59,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cpu-time", action="store_true", help="one core, CPU time")
     parser.add_argument("--json", type=Path, help="where rows are kept")
     parser.add_argument("--resume", action="store_true", help="skip what the file already has")
+    parser.add_argument("--limit", type=float, help="seconds after which a row is given up")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # mode and network: one row, in this process
     options = parser.parse_args()
     if options.cpu_time:
@@ -100,8 +102,11 @@ def _ask(options: argparse.Namespace, mode: str, name: str, threads: int) -> dic
         f"--{flag}" for flag in ("skip-compile", "quick", "cpu-time") if getattr(options, flag.replace("-", "_"))
     ]
     start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     row: dict[str, Any] = {"mode": mode, "name": name, "asked": threads}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.limit)
+    except subprocess.TimeoutExpired:
+        return row | {"failures": {"all": f"given up after {options.limit:g} s"}, "took": options.limit}
     if done.returncode:
         row["failures"] = {"all": (done.stderr.strip().splitlines() or ["it died"])[-1][:300]}
     else:

@@ -21,7 +21,8 @@ def _numbers(name, names):
 
 
 class FakeCusparseLt:
-    """The module nvmath.bindings.cusparseLt. Of its three algorithms the second cannot be had; the last takes a workspace."""
+    """The module nvmath.bindings.cusparseLt. Of its algorithms the second cannot be had, the third takes a workspace, and the last,
+    which is listed for float16 only, cannot be run."""
 
     cuSPARSELtError = CusparseLtError
     Sparsity = _numbers("Sparsity", "SPARSITY_50_PERCENT")
@@ -29,7 +30,8 @@ class FakeCusparseLt:
     MatmulAlg = _numbers("MatmulAlg", "DEFAULT")
     MatmulDescAttribute = enum.IntEnum("MatmulDescAttribute", {"ACTIVATION_RELU": 0, "BIAS_POINTER": 8})
     MatmulAlgAttribute = _numbers("MatmulAlgAttribute", "CONFIG_ID CONFIG_MAX_ID SEARCH_ITERATIONS SPLIT_K")
-    WORKSPACES = (0, None, 4096)
+    WORKSPACES = (0, None, 4096, 0)
+    ILLEGAL = 3
 
     def __init__(self):
         self.records = {}
@@ -78,7 +80,8 @@ class FakeCusparseLt:
         self.records[record][attribute.name] = int(at(address, [1], [1], dtype)[0])
 
     def matmul_alg_selection_init(self, handle, operation, algorithm):
-        return self._record(CONFIG_ID=2, CONFIG_MAX_ID=len(self.WORKSPACES))
+        dtype = self.records[self.records[operation]["b"]]["dtype"]
+        return self._record(CONFIG_ID=2, CONFIG_MAX_ID=len(self.WORKSPACES) - (dtype != np.float16))
 
     def matmul_alg_set_attribute(self, handle, record, attribute, address, nbytes):
         self.records[record][attribute.name] = int(at(address, [1], [1], np.int32)[0])
@@ -129,6 +132,7 @@ class FakeCusparseLt:
     def matmul(self, handle, plan, alpha, a, b, beta, c, d, workspace, streams, count):
         facts = self.records[plan]
         assert (count, c) == (1, d)
+        assert facts["number"] != self.ILLEGAL, "CUDA_ERROR_ILLEGAL_INSTRUCTION"
         assert [float(at(f, [1], [1], np.float32)[0]) for f in (alpha, beta)] == [1.0, 0.0]
         if self.WORKSPACES[facts["number"]]:
             assert workspace

@@ -64,3 +64,25 @@ def test_the_roof_is_measured_by_code_that_computes_what_it_says(monkeypatch: py
     source[:] = 1
     code.function("read_loop", pointers)(count, total.ctypes.data, source.ctypes.data)
     assert total[: roof.host().lanes(32)].sum() == count
+
+
+def test_a_busy_process_runs_beside_what_is_timed_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cases import contended, measure
+
+    psutil = pytest.importorskip("psutil")
+    beside: list[int] = []
+
+    def call() -> None:
+        beside.append(len(psutil.Process().children()))
+
+    def never(layers: object) -> float:
+        raise AssertionError
+
+    case = measure.Case("work", "name", {"weft": lambda: measure.Ready(call, list)}, beside=contended.busy)
+    row = measure.run(case, measure.Effort(0.1, 2, 1), never)
+    assert row.best_weft == "weft"
+    assert set(beside) == {contended.BUSY}
+    assert not psutil.Process().children()
+    monkeypatch.setattr(contended, "PRODUCTS", {"512 square"})
+    monkeypatch.setattr(contended, "STEPS", set())
+    assert [c.group for c in contended.cases(quick=True)] == ["matrix product beside a busy process"]

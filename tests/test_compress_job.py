@@ -14,12 +14,14 @@ import weft
 from weft import cli, data, nn
 from weft.io import load
 from weft.jobs import JobQueue, replay, submit_compression, train
+from weft.jobs.compression import run as compression_run
 from weft.jobs.compression.compress import compress, resume_compression
 from weft.jobs.compression.point import PointWriter
 from weft.jobs.compression.settings import COMPRESSION, method_of, target_of
 from weft.jobs.compression.state import keep_point, read_state
 from weft.jobs.compression.steps import SWEPT, VALUE_STEPS, StepContext, without_channels
 from weft.jobs.events import Event
+from weft.jobs.find import find_run
 from weft.jobs.prediction.find import find_predictor
 from weft.jobs.queue.kinds import work_of
 from weft.jobs.queue.run_control import resume_run
@@ -27,6 +29,8 @@ from weft.jobs.recipes import with_recipe
 from weft.jobs.schema import validated
 from weft.report.agreement import comparable
 from weft.report.predictions import read_predictions
+from weft.train import RunFolder
+from weft.train import folder as folder_module
 
 QUICK = {"steps": 1, "epochs": 2, "share_epochs": 1, "rate": 3e-3}
 
@@ -121,6 +125,33 @@ def test_a_killed_compression_ends_with_the_same_bits(runs: Path, small: Path, k
         assert (folder / file).read_bytes() == (small / file).read_bytes()
     epochs = [(small / "metrics.csv").read_text(), (folder / "metrics.csv").read_text()]
     assert len(epochs[0].splitlines()) == len(epochs[1].splitlines()) == 1 + 2 + 1
+
+
+@pytest.mark.parametrize("moment", [
+    (compression_run.Compression, "_job"), (compression_run.shutil, "copyfile"), (folder_module, "environment"), (compression_run, "compression_page"),
+    (compression_run.RunFolder, "close"), (compression_run.shutil, "rmtree"),
+], ids=["data", "copy", "environment", "page", "close", "end"])  # fmt: skip
+def test_a_compression_killed_as_it_begins_or_ends_resumes(
+    moment: tuple[Any, str], runs: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = getattr(*moment)
+
+    def killed(*given: Any, **more: Any) -> Any:
+        if given and isinstance(given[0], RunFolder) and given[0].path.name != "interrupted":
+            return plain(*given, **more)  # of a training on the way
+        raise Killed
+
+    shutil.rmtree(runs / "classify" / "interrupted", ignore_errors=True)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(*moment, killed)
+        compress(settings(runs, target="size=12x", name="interrupted"))
+    folder = find_run("interrupted", runs)
+    resume_compression(folder)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in small.iterdir()} | {"env.json"}
+    assert json.loads((folder / "summary.json").read_text())["ended"] == "all epochs are done"
+    assert read_state(folder)["done"]
+    for file in ("packed.weft", "weights/best.safetensors"):
+        assert (folder / file).read_bytes() == (small / file).read_bytes()
 
 
 def test_a_sweep_writes_a_pareto_page(runs: Path) -> None:
@@ -331,6 +362,7 @@ def test_a_point_is_kept_as_a_run_of_its_own(small: Path, capsys: pytest.Capture
     assert (kept / "metrics.csv").read_text() == (small / "metrics.csv").read_text()
     assert read_state(kept)["chosen"] == 1
     assert (kept / "evaluation.json").exists()
+    assert (kept / "env.json").read_text() == (small / "env.json").read_text()
     assert cli.main(["eval", str(kept)]) == 0
     assert cli.main(["compress", str(kept), "--report"]) == 0
     with pytest.raises(weft.UserError, match=r"a point of small is required \(1\), got 7"):

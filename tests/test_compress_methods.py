@@ -403,6 +403,20 @@ def test_ranks_follow_from_energy_or_from_a_target() -> None:
         low_rank(nn.Sequential(nn.DepthwiseConv2d(4, 3), nn.Flatten(), nn.Linear(16, 16)), rank={"layers.0": 1})
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_low_rank_layers_have_the_dtype_of_the_layer(dtype: str) -> None:
+    model, plain = layers().eval(), layers().eval()
+    x = RNG.normal(size=(2, 4, 8, 8)).astype(np.float32)
+    plain(x)
+    model(x)
+    for one in (model.astype(dtype), plain):
+        assert set(low_rank(one, rank=4)) == {"layers.0", "layers.1", "layers.3"}
+    assert {tensor.dtype.name for tensor in model.named_parameters().values()} == {dtype}
+    found, expected = model(weft.asarray(x, dtype=dtype)), plain(x).numpy()
+    assert found.dtype.name == dtype
+    np.testing.assert_allclose(found.numpy().astype(float), expected, atol=0.05 * np.abs(expected).max())
+
+
 def test_low_rank_layers_are_pruned_and_pruned_layers_are_baked_first() -> None:
     model = layers()
     prune(model, 0.5)

@@ -2,7 +2,9 @@
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +46,29 @@ def test_a_packed_program_computes_the_same_bits(coder, tmp_path: Path) -> None:
     assert before == {name: tensor.numpy().tobytes() for name, tensor in model.named_tensors().items()}
 
 
+@pytest.mark.parametrize(("method", "limit"), [
+    (lambda model: compress.int8(model, X), 0.3), (lambda model: compress.quantize(model, X, bits=4), 0.25),
+    (lambda model: compress.weight_only(model), 0.35), (lambda model: compress.weight_only(model, bits=4, group=20), 0.25),
+], ids=["int8", "4 bits", "weights of 8 bits", "weights of 4 bits"])  # fmt: skip
+def test_quantized_weights_are_packed_as_integers(
+    method: Callable[[nn.Module], Any], limit: float, tmp_path: Path
+) -> None:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 200, activation="relu"), nn.Linear(200, 60)).eval()
+    plain = compress.pack(model, tmp_path / "plain.weft", X)
+    method(model)
+    size = compress.pack(model, tmp_path / "small.weft", X)
+    assert size < limit * plain
+    assert compress.report(model).ratio > 0.9 / limit
+    small = weft.load(tmp_path / "small.weft").eval()
+    np.testing.assert_array_equal(weft.jit(small)(X).numpy(), weft.jit(model)(X).numpy())
+    compress.pack(model, tmp_path / "trained.weft", X, train=True)
+    trained = {path for path, tensor in weft.load(tmp_path / "trained.weft").named_parameters().items()}
+    assert ("layers.0.weight" in trained) == bool(compress.quantization(model)), (
+        "rounded weights can be trained further"
+    )
+
+
 @pytest.mark.usefixtures("interpreted")  # what runs repeatedly is compiled, and may differ in its last bits
 def test_saved_programs_are_packed_with_training_mode_and_random_streams(tmp_path: Path) -> None:
     model = network()
@@ -76,6 +101,20 @@ def test_half_rounds_what_is_stored_and_nothing_of_large_range(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("interpreted")  # what runs repeatedly is compiled, and may differ in its last bits
+def test_half_keeps_tensors_of_tiny_values(tmp_path: Path) -> None:
+    """float16 has no numbers below 6e-8, and few digits below 6e-5."""
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(60, 8)).eval()
+    for size in (1e-9, 1e-7, 1e-6):
+        for tensor in model.parameters():
+            tensor.assign(np.random.default_rng(0).normal(size=tensor.shape).astype(np.float32) * np.float32(size))
+        compress.pack(model, tmp_path / "small.weft", X, half=True)
+        small = weft.load(tmp_path / "small.weft").named_tensors()
+        for name, tensor in model.named_tensors().items():
+            largest = np.abs(tensor.numpy()).max()
+            np.testing.assert_allclose(small[name].numpy(), tensor.numpy(), rtol=1e-3, atol=1e-3 * largest)
+
+
 def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.weft"
     compress.pack(network(), path, X)

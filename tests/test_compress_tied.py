@@ -105,7 +105,6 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         lambda: compress.prune_channels(model, X, 0.5),
         lambda: compress.prune_gradually(model, 0.5, steps=1),
         lambda: compress.share(model, 4),
-        lambda: compress.low_rank(model, rank=2),
         lambda: compress.weight_only(model),
         lambda: compress.float8(model),
     )
@@ -113,6 +112,10 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         with pytest.raises(UserError, match="finite weights are required, encoder.weight has values that are nan"):
             change()
     assert type(model.encoder.weight) is weft.Tensor, "nothing was changed"
+    alone = nn.Sequential(nn.Linear(12, 12))
+    alone[0].weight.assign(model.encoder.weight)
+    with pytest.raises(UserError, match="finite weights are required, layers.0.weight has values that are nan"):
+        compress.low_rank(alone, rank=2)
 
 
 def test_the_sensitivity_of_a_tied_weight_is_that_of_pruning_it_in_all_layers() -> None:
@@ -201,3 +204,15 @@ def test_weights_of_few_bits_stay_tied(bits: int) -> None:
     assert is_tied(model)
     assert np.array_equal(language.embedding.weight.numpy(), language.output.weight.numpy())
     assert layer_value(model.encoder, "weight") is layer_value(model.decoder, "weight")
+
+
+def test_a_weight_that_layers_share_is_not_factorized() -> None:
+    """The other layer would keep the whole weight, and the network would be larger than before."""
+    model = tied()
+    with pytest.raises(
+        UserError, match=r"\[low_rank\] a network with .*, whose weights no other layer shares, is required"
+    ):
+        compress.low_rank(model, rank=2)
+    wide = nn.Sequential(model, nn.Linear(12, 12))
+    assert list(compress.low_rank(wide, rank=2)) == ["layers.1"]
+    assert is_tied(model)

@@ -13,6 +13,7 @@ from weft.insight.energy_comparison import EnergyComparison, EnergyForm
 from weft.insight.energy_counts import CacheModel, cache_bytes, in_format, kernel_counts
 from weft.insight.layer_profile import KernelProfile
 from weft.insight.profile import profile_of
+from weft.runtime import Device
 from weft.runtime import device as find_device
 
 MB = 1e6
@@ -82,7 +83,8 @@ def test_what_only_the_first_call_computes_costs_later_ones_nothing():
 
 def test_a_gpu_has_its_own_cache():
     class FakeGpu:
-        is_accelerator, name = True, "cuda"
+        is_accelerator, is_host_processor, is_modelled = True, False, False
+        hardware_name = Device.hardware_name
 
         def __init__(self, about: str) -> None:
             self.about = lambda: about

@@ -116,6 +116,15 @@ def test_convolution_says_its_algorithm():
     assert main[0].flops >= 2 * 2 * 12 * 12 * 32 * 16 * 9
 
 
+def test_work_is_divided_among_phases_of_different_channels():
+    x, w = values(1, 64, 12, 12), values(176, 64, 1, 1)  # wide tiles for most filters, a narrower one for the rest
+    rows = rows_of(lambda x, w: weft.relu(weft.conv(x, w, algorithm="DIRECT")), x, w)
+    main = [row for row in rows if row.name.startswith("conv 1x1 64->176 ") and "(" not in row.name]
+    assert sum(row.flops for row in main) == pytest.approx(144 * 176 * (2 * 64 + 2))
+    assert all(row.flops for row in main)
+    assert sum(row.nbytes for row in main) < 8 * (144 * 64 + 176 * 64 + 144 * 176)
+
+
 def test_wide_elements_have_a_lower_roof():
     assert ROOF.seconds(1e9, 0, itemsize=8) == 2 * ROOF.seconds(1e9, 0) == 2 * ROOF.seconds(1e9, 0, itemsize=2)
     assert ROOF.seconds(1e9, 1e9) == 0.1

@@ -214,3 +214,28 @@ def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(weft.UserError, match="not quantized yet"):
         fixed_point(model, x)
     assert str(fixed_point_grid(16, True, 12)) == "Q3.12"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.usefixtures("quick_calibration")
+def test_a_six_beyond_the_accumulator_limits_nothing(inside: bool) -> None:
+    """With small weights, 6 in steps of the sums exceeds int32."""
+    weft.random.seed(0)
+    activation = [] if inside else [nn.ReLU6()]
+    model = nn.Sequential(nn.Linear(40, 8, activation="relu6" if inside else None), *activation, nn.Linear(8, 3)).eval()
+    model[0].weight.assign(model[0].weight * 1e-5)
+    x = RNG.normal(size=(64, 40)).astype(np.float32)
+    fixed_point(model, x)
+    integers = to_integers(model)
+    assert {p.accumulator for p in integers.modules() if isinstance(p, IntegerProduct)} == {"int32"}
+    np.testing.assert_array_equal(integers(x).numpy(), model(x).numpy())
+
+
+@pytest.mark.usefixtures("quick_calibration")
+def test_sums_that_no_integer_holds_are_an_error() -> None:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Linear(40, 8)).eval()
+    x = (1e15 * RNG.normal(size=(64, 40))).astype(np.float32)
+    fixed_point(model, x)
+    with pytest.raises(weft.UserError, match=r"\[to_integers\] sums below 2\^63 are required, got up to 2\^[67]"):
+        to_integers(model)

@@ -37,6 +37,7 @@ def sparse(machine, monkeypatch):
         return (1.0 if module.fast else 3.0) if len(module.runs) > before else 2.0
 
     monkeypatch.setattr(libraries, "seconds", seconds)
+    monkeypatch.setattr(libraries, "LEAST_COMPRESSED", 1)
     yield module
     sparse_blas.handle.cache_clear()
 
@@ -151,6 +152,7 @@ def test_sizes_that_the_library_refuses_are_multiplied_dense(sparse, inputs, out
 
 def test_without_the_library_a_warning_says_so_once(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cusparseLt", None)
+    monkeypatch.setattr(libraries, "LEAST_COMPRESSED", 1)
     sparse_blas.handle.cache_clear()
     made, dense = layer()
     x = weft.asarray(weight(8, 32)).astype("float16")
@@ -188,6 +190,23 @@ def test_a_saved_network_is_multiplied_compressed(sparse, tmp_path):
     sparse.runs.clear()
     near(after(loaded, x), exact(dense, x.astype("float32").numpy()), 2e-3)
     assert sparse.runs
+
+
+def test_small_products_are_not_even_measured(sparse, monkeypatch):
+    monkeypatch.setattr(libraries, "LEAST_COMPRESSED", 8 * 32 * 48 + 1)
+    made, dense = layer()
+    for rows, wanted in ((8, False), (16, True)):
+        x = weft.asarray(weight(rows, 32)).astype("float16")
+        near(after(weft.jit(made), x), exact(dense, x.astype("float32").numpy()), 2e-3)
+        assert bool(sparse.runs) == wanted
+
+
+def test_algorithms_of_float16_that_do_not_run_are_not_tried(sparse):
+    """cuSPARSELt 0.8 lists some for float16 that end in an illegal instruction, which takes the whole process with it."""
+    made, dense = layer(dtype="float16")
+    x = weft.asarray(weight(8, 32)).astype("float16")
+    near(after(weft.jit(made), x), exact(dense, x.astype("float32").numpy()), 2e-3)
+    assert {number for number, *_ in sparse.runs} == {0, 2}
 
 
 def test_the_gpu_must_have_sparse_tensor_cores(sparse, monkeypatch):

@@ -35,20 +35,19 @@ def test_projections_between_measured_machines() -> None:
     errors = insight_page.errors_of(insight_page.profiles_of_one_version())
     assert len(errors) == 4 * 3 * len(insight_page.NETWORKS)
     good = sum(abs(one.error) <= 0.25 for one in errors)
-    assert good / len(errors) > 0.88
+    assert good / len(errors) > 0.92
     shared = "emeraldrapids-16-threads"  # of which other programs held cores
     assert all(abs(one.error) <= 0.25 for one in errors if shared not in (one.source, one.target))
     assert max(abs(one.error) for one in errors) < 0.4
 
 
 def test_projections_of_the_newer_version() -> None:
-    """On CPUs it computes some convolutions by other algorithms than on the machine from which a network is projected."""
+    """Its programs compute some convolutions by other algorithms than the machine from which a network is projected."""
     errors = insight_page.errors_of(insight_page.newer_profiles())
     assert len(errors) == 3 * 2 * len(insight_page.NETWORKS)
     assert all(abs(one.error) <= 0.25 for one in errors if one.target == "h200")
     missed = {(one.network, one.target) for one in errors if abs(one.error) > 0.25}
-    one, shared = "emeraldrapids-1-threads", "emeraldrapids-16-threads"
-    assert missed == {("alexnet", one), ("char_lstm", one), ("alexnet", shared), ("mobilenet_v2", shared)}
+    assert missed == {("mobilenet_v2", "emeraldrapids-16-threads")}
 
 
 def test_a_measurement_is_continued(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,3 +134,21 @@ def test_learned_rounding_is_nearer_to_the_network_in_float(pruned: bool) -> Non
     assert grids.keys() == compress.quantization(nearest).keys()
     if pruned:
         assert compress.densities(learned) == compress.densities(nearest)
+
+
+@pytest.mark.parametrize(("limit", "ratio"), [(error_feedback.FACTORIZATION_COST, 0.5), (0.0, 0.7)])
+def test_error_feedback_of_pruned_weights(limit: float, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pruned weights stay zero, so others must not count on them: with one factorization for each mask, or one for all."""
+    monkeypatch.setattr(error_feedback, "FACTORIZATION_COST", limit)
+    weft.random.seed(1)
+    rng, errors = np.random.default_rng(5), {}
+    x = (rng.normal(size=(512, 16)) @ rng.normal(size=(16, 64)) + 0.1 * rng.normal(size=(512, 64))).astype(np.float32)
+    model = nn.Sequential(nn.Linear(64, 32))
+    compress.prune(model, 0.5)
+    zeros, expected = model[0].weight.numpy() == 0, model(x).numpy()
+    for rounding in ("nearest", "feedback"):
+        one = copy.deepcopy(model)
+        compress.quantize(one, x, bits=4, activation_bits=16, weight_rounding=rounding)  # type: ignore[arg-type]
+        assert (one[0].weight.numpy()[zeros] == 0).all()
+        errors[rounding] = np.square(one(x).numpy() - expected).mean()
+    assert errors["feedback"] < ratio * errors["nearest"]

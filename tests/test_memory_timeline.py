@@ -5,12 +5,14 @@ import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import weft
 from weft import nn, optim
+from weft.cli import main
 from weft.compiler.gpu.program import gpu_program
 from weft.insight import batch_memory, checkpoint_savings, measured_memory, memory_timeline
 from weft.insight.memory_options import batches_text, savings_text
@@ -198,3 +200,11 @@ def test_the_forecast_is_what_is_allocated():
     found = measured_memory(make)
     assert "tracemalloc" in found.how
     assert found.allocated == pytest.approx(expected, rel=0.05)
+
+
+def test_parameters_in_a_mapped_file_are_measured_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.weft"
+    weft.save(path, nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 128)).eval(), weft.ones((2, 256)))
+    assert main(["profile", "memory", str(path), "what=infer", "batch=8", "measure=yes", "json=yes"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"]["allocated"] == pytest.approx(found["allocated"], rel=0.05)

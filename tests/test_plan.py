@@ -227,6 +227,8 @@ def test_a_given_total_is_shared_by_the_ranks():
     assert [plan.best(n).batch for n in (1, 4)] == [32, 32]
     with pytest.raises(UserError, match="at least one example per rank is required, got 0.5 for 64 ranks"):
         scaling_plan(WORK, FakeCluster(), 0, [64], total=32)
+    with pytest.raises(UserError, match="got 0.5 for 64 ranks"):
+        scaling_plan(WORK, FakeCluster(), 0, [1, 64], total=32)
 
 
 def test_splits_multiply_to_the_ranks():
@@ -442,3 +444,22 @@ def test_the_command_plans_and_draws(tmp_path, capsys):
     assert "a network is required" in capsys.readouterr().err
     assert main(["plan", "lenet5", "machines=dgx"]) == 2
     assert "a cluster is one of here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lenet5", "rate=10", "format=nosuch", "machines=dgx-h100"], "format=nosuch needs a profile"),
+        (["lenet5", "format=float16"], "format=float16 needs a described cluster, got machines=here"),
+        (["lenet5", "rate=10", "batch=2", "total=8", "machines=dgx-h100"], "one of batch= (per rank) and total="),
+        (["lenet55", "calibration=none.json"], "lenet55"),
+    ],
+)
+def test_settings_without_effect_are_rejected(words, message, capsys):
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_networks_that_read_tokens_are_planned_by_their_rate(capsys):
+    assert main(["plan", "gpt2", "rate=10", "length=16", "machines=dgx-h100", "ranks=2", "batch=1"]) == 0
+    assert "; 1 example per rank" in capsys.readouterr().out

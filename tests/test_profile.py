@@ -213,11 +213,50 @@ def test_algorithms_of_fewer_operations_do_not_carry_over_to_machines_without_th
         assert [one.roof for one in project(here, measured_machine("has", found)).kernels] == pytest.approx([1.5, 0.5])
 
 
+def test_a_similar_convolution_tells_which_algorithm_the_other_machine_takes(trained: ProgramProfile) -> None:
+    def conv(name: str, efficiency: float) -> KernelProfile:
+        return replace(kernel(1e12, 1e6, efficiency), name=f"conv {name}, packed once")
+
+    there = measured_machine(
+        "there",
+        made_up(trained, conv("3x3 64->64 WINOGRAD", 2.0), conv("3x3 512->512 DIRECT", 0.6), kernel(1e12, 1e6, 0.8)),
+    )
+    expected = {
+        "3x3 64->128 DIRECT": 2.0,  # there it would be fast
+        "3x3 96->128 WINOGRAD": 0.4,  # as here
+        "3x3 512->384 WINOGRAD": 0.6,  # there it would be direct
+        "3x3 512->384 DIRECT": 0.4,
+        "3x3 8->16 DIRECT": 0.4,  # nothing similar: too few channels, another stride, another filter
+        "3x3 64->64 stride 2x2 DIRECT": 0.4,
+        "5x5 64->64 FFT_TILED": 0.4,
+    }
+    found = project(made_up(trained, *(conv(name, 0.4) for name in expected)), there)
+    assert [one.roof for one in found.kernels] == pytest.approx(list(expected.values()))
+
+
+def test_launch_bound_kernels_get_the_usual_efficiency_of_the_other_machine(trained: ProgramProfile) -> None:
+    short = [replace(kernel(1e3, 4.0, 1.0), seconds=4e-6)] * 4
+    here = made_up(trained, *short, kernel(1e12, 1e6, 0.2))
+    there = measured_machine("there", made_up(trained, kernel(1e12, 1e6, 0.8), kernel(1e12, 1e6, 0.8)))
+    assert [one.roof for one in project(here, there).kernels] == pytest.approx([0.8] * 4 + [0.2])
+
+
 def test_another_format_has_another_peak_and_fewer_bytes(trained: ProgramProfile) -> None:
     found = made_up(trained, kernel(1e12, 1e6, 0.5), kernel(1e6, 1e11, 0.5))
     single, half = (project(found, machine("tegra-x1"), format) for format in (None, "float16"))
     assert half.kernels[0].seconds == pytest.approx(single.kernels[0].seconds / 2)
     assert half.kernels[1].seconds == pytest.approx(single.kernels[1].seconds / 2)
+
+
+def test_bytes_are_projected_in_the_peak_of_int8(trained: ProgramProfile) -> None:
+    found = made_up(trained, kernel(1e12, 1e6, 0.5, "uint8"), kernel(1e6, 1e11, 0.5, "uint8"))
+    tesla = machine("p40")
+    for format in (None, "int8"):  # a format is of floats: bytes stay as they are
+        made = project(found, tesla, format)
+        assert made.kernels[0].seconds == pytest.approx(1e12 / tesla.peak["int8"].value / 0.5, rel=1e-3)
+        assert made.kernels[1].nbytes == 1e11
+    wide = made_up(trained, kernel(1e12, 1e6, 0.5, "bfloat16"))
+    assert project(wide, machine("tegra-x1"), "float16").kernels[0].seconds == pytest.approx(2.0, rel=0.1)
 
 
 def test_machines_side_by_side(trained: ProgramProfile) -> None:
@@ -242,7 +281,7 @@ def test_machines_side_by_side(trained: ProgramProfile) -> None:
     [
         ("titan-y", "there is no machine 'titan-y'. Did you mean titan-x"),
         ("titan-x:float12", "a format is one of"),
-        ("tpu-v1", "tpu-v1 computes in int8, got float32"),
+        ("tpu-v1", "tpu-v1 computes in int8, got float32. Choose one of these (tpu-v1:int8)"),
         ("here:float16", "here is measured in the format of the network"),
     ],
 )

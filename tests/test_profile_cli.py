@@ -11,7 +11,7 @@ import weft
 from cli_tools import told
 from weft import nn
 from weft.cli import main
-from weft.errors import RunError
+from weft.errors import RunError, UserError
 from weft.insight import machine
 from weft.insight.machines_text import machine_figures
 from weft.insight.throughput_table import ThroughputRow
@@ -141,6 +141,9 @@ WRONG = {
     "machine of energies": (["lenet", "energy=true", "machine=titan-x"], "machine= does not go with energy=true"),
     "rounds": (["lenet", "against=lenet", "rounds=2"], "it must be 3 or more"),
     "two devices": (["lenet", "against=lenet", "device=both"], "a comparison is measured on one device"),
+    "a folder as a file": (["lenet", "plot=."], "plot=. must be a file, got a folder."),
+    "a length of images": (["lenet", "length=9"], "lenet takes images, got length=. Leave it out."),
+    "a size of text": (["char_lstm", "size=32", "classes=3"], "char_lstm takes text, got size=, classes=."),
     "no classes": (["linear_regression", "what=train"], "has no training step. Use what=infer."),
 }
 
@@ -155,6 +158,16 @@ def test_mistakes(
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_file_keeps_its_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "net.weft"
+    weft.save(path, nn.Linear(4, 3).eval(), weft.ones((2, 4)))
+    for settings in ({"size": (8, 8)}, {"classes": 5}, {"length": 9}):
+        with pytest.raises(
+            UserError, match=f"has the sizes that it was made with, got {next(iter(settings))}=. Leave it out"
+        ):
+            find_subject(str(path), **settings)
 
 
 def test_a_run_is_profiled_with_images_of_the_size_that_its_network_takes(

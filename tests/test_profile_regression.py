@@ -83,3 +83,24 @@ def test_measured_programs_are_compared_by_layer() -> None:
     assert report.total.before > 0
     large = next(one for one in report.layers if one.name == "layers.2")
     assert large.ratio > 1, "128 times as much work"
+
+
+def test_a_layer_that_is_too_short_to_be_listed_in_every_round_is_left_out() -> None:
+    a = {"conv": [1.0] * 4, "optimizer": [1e-6], "total": [1.0] * 4}
+    report = compare_times(a, {**a, "optimizer": [1e-6] * 4})
+    assert [one.name for one in report.layers] == ["conv"]
+    assert report.rounds == 4
+
+
+def test_an_int8_network_is_compared_with_the_layers_that_it_wraps() -> None:
+    weft.seed(0)
+    x = weft.random.normal((8, 32))
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    before = weft.jit(model)
+    before(x)
+    small = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    weft.compress.int8(small, x.numpy())
+    after = weft.jit(weft.compress.to_int8(small))
+    for steps in (((before, (x,)), (after, (x,))), ((after, (x,)), (before, (x,)))):
+        report = compare_steps(*steps, rounds=3)
+        assert {"layers.0", "layers.2"} <= {one.name for one in report.layers}

@@ -18,6 +18,7 @@ from weft.insight.machines import machine_like
 from weft.insight.profile_record import CallTimes, percentiles
 from weft.insight.throughput_table import ThroughputRow, ThroughputTable
 from weft.knobs import knobs
+from weft.runtime import Device
 from weft.runtime import device as find_device
 
 MODULE = importlib.import_module("weft.insight.throughput")  # the package has a function of this name
@@ -137,7 +138,8 @@ def test_the_picture_has_a_line_for_each_device_and_a_dot_for_each_row() -> None
 
 def test_a_machine_of_the_table_is_recognized_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Gpu:
-        name = "cuda"
+        is_host_processor = False
+        hardware_name = Device.hardware_name
 
         def __init__(self, text: str) -> None:
             self.text = text

@@ -1,5 +1,7 @@
 """Quantization: grids, ranges, fake quantization, folding and equalisation against NumPy; quantization-aware training resumes exactly."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -328,3 +330,15 @@ def test_a_transformer_with_small_weights_is_saved(tmp_path) -> None:
         weight_only(nn.Linear(32, 4), 4, group=5)
     with pytest.raises(weft.UserError, match="4 or 8 bits are required, got 3"):
         weight_only(nn.Linear(32, 4), 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("settings", [
+    {"equalize": True, "correct_bias": True}, {"weight_rounding": "feedback"}, {"weight_rounding": "learned", "rounding_steps": 2},
+], ids=["equalize", "feedback", "learned"])  # fmt: skip
+def test_networks_of_other_float_dtypes_keep_them(dtype: str, settings: dict[str, Any]) -> None:
+    model, x = convnet().astype(dtype), weft.asarray(images(), dtype=dtype)
+    before = model(x).numpy().astype(float)
+    quantize(model, x, **settings)
+    assert {tensor.dtype.name for tensor in model.named_parameters().values()} == {dtype}
+    assert np.abs(model(x).numpy().astype(float) - before).max() < 0.1 * np.abs(before).max()

@@ -62,6 +62,14 @@ def residual():
     )  # fmt: skip
 
 
+def columns():
+    """A linear layer over the columns of images, and windows that cross the borders between their parts."""
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.MaxPool2d(3, stride=1, padding=1), nn.Tanh(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(4 * 3 * 4, CLASSES),
+    )  # fmt: skip
+
+
 def convolutions(how):
     return {"layers.0": how, "layers.1.body.layers.0": how, "layers.1.body.layers.3": how, "layers.1.shortcut.layers.0": how, "layers.2": how}  # fmt: skip
 
@@ -77,6 +85,7 @@ CASES = {  # the network, its input, the plan
     "residual by region": (residual, (4, 4, 12, 5), convolutions("region")),
     "residual by batch": (residual, (4, 4, 12, 5), convolutions("batch") | {"layers.4": "batch"}),
     "residual by output map": (residual, (4, 4, 12, 5), convolutions("output")),
+    "columns by output": (columns, (4, 4, 6, 8), {"layers.0": "output"}),
     "transformer": (Language, (4, 5), {"tokens": "vocabulary", "blocks.*": "heads", "head": "output"}),
 }
 
@@ -178,7 +187,7 @@ def close(got, wanted, tolerance):
 
 # Each split of each layer is in one of them or compiled.
 FOUR_RANKS = ["mlp by output and input", "lenet by input map", "residual by batch", "residual by output map"]
-TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "transformer"]
+TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "columns by output", "transformer"]
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,23 @@ def test_a_pruned_trial_says_so_and_keeps_its_epochs(pruner: str, tmp_path: Path
     assert record.trials() == found.trials
 
 
+@pytest.mark.parametrize("step", [-1, 3])
+def test_all_epochs_of_a_trial_are_in_the_study(step: int, tmp_path: Path) -> None:
+    """Also those that it reached while nobody searched, and after the last look at it: pruners compare later trials with them."""
+    record = opened_sweep({**SPACE, "trials": 4, "jobs": 2, "pruner": "none"})
+    trials = FakeTrials(tmp_path)
+    trials.kill_at_step = step
+    if step > 0:
+        with pytest.raises(Killed):
+            search(record, trials)
+        for _ in range(4):
+            trials.step()
+    found = search(record, trials)
+    assert [(one.state, len(one.trend)) for one in found.trials] == [(FINISHED, 4)] * 4
+    studied = SweepStudy(record, STORAGES[record.study]).trials()
+    assert [sorted(one.intermediate_values) for one in studied] == [[1, 2, 3, 4]] * 4
+
+
 def test_accuracy_against_size_has_a_front(tmp_path: Path) -> None:
     record = opened_sweep({**SPACE, "metric": "accuracy,size", "trials": 9, "jobs": 2})
     assert (record.plan.sampler, record.plan.pruner) == ("nsga2", "none")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from .compiler import planning
 from .compiler.ir.frame import nbytes
+from .dtypes import float32
 from .errors import RunError, Scope
 from .records import dataclass
 from .runtime.device import Executable
-from .runtime.facts import CallTime, Profile, Roofline
+from .runtime.facts import CallTime, ModelledStage, Profile, Roofline
 from .runtime.native import OBSERVERS
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Row:
     persistent: int = 0  # those of its bytes that outlive a run: arguments, parameters, packed weights
     waiting: float = 0.0  # share of the threads' time in which they waited for others
     starts: int = 1  # kernels that it starts one after the other: many for a scan
+    limit: str = ""  # what bounds it, if the device knows: compute, memory or waiting
 
     @property
     def gflops(self) -> float:
@@ -88,6 +90,7 @@ class Explanation:
     plain: float = 0.0  # seconds of a run without a clock; 0: not measured
     overhead: float | None = None  # share of time that the clock adds
     prepared: int = 0  # kernels that run once, until constants change: they are not among the rows
+    is_modelled: bool = False  # no clock measured it
 
     @property
     def seconds(self) -> float:
@@ -121,6 +124,9 @@ class Explanation:
 def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
     """Run a compiled program on inputs at these addresses, without changing them, and say what it does with its time."""
     found, limit = executable.profile(inputs, repeats), executable.roof()
+    if found.stages:
+        rows = tuple(_stage_row(number, stage, found.stages) for number, stage in enumerate(found.stages))
+        return Explanation(rows, _stage_memory(found), limit, executable.where, found.runs, is_modelled=True)
     why = planning.describe.reasons(found.program)
     numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
     total = sum(c.seconds for c in found.calls)
@@ -139,10 +145,10 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
     call, kernel = timed.call, timed.call.kernel
     done: KernelCost = planning.cost_model.work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
-    floats = [n.dtype for n in touched if n.dtype.is_float] or [n.dtype for n in touched]
-    format = max(floats, key=lambda dtype: dtype.itemsize).name if floats else "float32"  # a copy has no type
-    widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
-    least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
+    types = [n.dtype for n in touched if n.dtype.is_float] or [n.dtype for n in touched] or [float32]  # a copy has none
+    widest = max(types, key=lambda dtype: dtype.itemsize)
+    itemsize = widest.itemsize if widest.is_float else min(widest.itemsize, 4)
+    least = limit.seconds(done.flops, done.nbytes, itemsize=itemsize)
     lines = tuple(str(s) for s in planning.describe.sources(kernel)[:3])
     share = timed.seconds / total
     name = planning.describe.name(found.program, call)
@@ -159,7 +165,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         done.flops,
         done.nbytes,
         roof,
-        format,
+        widest.name,
         live,
         scopes,
         space.nbytes if space is not None else 0,
@@ -167,6 +173,21 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         timed.waiting,
         planning.cost_model.starts(found.program, call),
     )
+
+
+def _stage_row(number: int, stage: ModelledStage, every: Sequence[ModelledStage]) -> Row:
+    lines = tuple(str(s) for s in planning.describe.source_lines(stage.nodes)[:3])
+    return Row(
+        number, stage.name, "", lines, stage.seconds, stage.seconds / sum(one.seconds for one in every), stage.flops, stage.nbytes,
+        stage.least / stage.seconds, stage.format, stage.live, tuple(planning.describe.scope_shares(stage.nodes).items()),
+        persistent=stage.persistent, limit=stage.limit,
+    )  # fmt: skip
+
+
+def _stage_memory(found: Profile) -> MemoryUse:
+    graph, most = found.program.graph, max(stage.live for stage in found.stages)
+    inputs, results = sum(map(nbytes, graph.inputs)), sum(map(nbytes, graph.outputs))
+    return MemoryUse(most, most, inputs, 0, results, (), persistent=sum(stage.persistent for stage in found.stages))
 
 
 def _memory(program: KernelProgram) -> MemoryUse:

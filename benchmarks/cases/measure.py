@@ -11,6 +11,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,7 @@ class Case:
     quick: bool = True  # part of a quick run
     allowed: float = ALLOWED
     note: str = ""
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext  # what goes on while it is timed
 
 
 @dataclass
@@ -98,7 +100,8 @@ def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[floa
         except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
             row.failures[name] = failure(error)
     compare(ready, row, case.allowed)
-    times = time_in_rounds(ready, effort)
+    with case.beside():
+        times = time_in_rounds(ready, effort)
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))

@@ -26,6 +26,7 @@ def choice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     from weft.runtime.cuda import libraries
 
     monkeypatch.setattr(libraries, "GAIN", 1e9)
+    monkeypatch.setattr(libraries, "LEAST_COMPRESSED", 1)
     with weft.knobs.set(cache=str(tmp_path / "cache")):  # it would remember what was faster
         yield request.param
 

@@ -99,9 +99,10 @@ def _published(given: Words) -> None:
 
 
 def _plan(given: Words) -> None:
-    wanted = [_cluster(given, name.strip()) for name in given["machines"].split(",")]
+    _check(given)
     shape = {key: given[key] for key in ("size", "channels", "classes", "length")}
     subject = find_subject(given.plain[0], **shape)
+    wanted = [_cluster(given, name.strip()) for name in given["machines"].split(",")]
     work = _work(given, subject)
     plans = [_scaled(given, subject, work, one) for one in wanted]
     print(as_json([one.to_dict() for one in plans]) if given["json"] else "\n\n\n".join(map(str, plans)))
@@ -111,6 +112,16 @@ def _plan(given: Words) -> None:
         path.write_text(scaling_svg(one), encoding="utf-8")
         if not given["json"]:
             print(f"written: {path}")
+
+
+def _check(given: Words) -> None:
+    """Reject settings that would have no effect."""
+    if {"batch", "total"} <= given.given:
+        raise UserError("weft plan", f"one of batch= (per rank) and total= (of all ranks) is required, got batch={given['batch']} total={given['total']}. Leave one out.")  # fmt: skip
+    if given["format"] and given["rate"]:
+        raise UserError("weft plan", f"format={given['format']} needs a profile, which rate= replaces. Leave format= out, and give the rate in this format.")  # fmt: skip
+    if given["format"] and given["machines"] == HERE:
+        raise UserError("weft plan", f"format={given['format']} needs a described cluster, got machines={HERE}. For example: machines=dgx-h100.")  # fmt: skip
 
 
 def _cluster(given: Words, name: str) -> Cluster:
@@ -128,7 +139,7 @@ def _work(given: Words, subject: ProfileSubject) -> StepWork:
     """Profiled on one thread, as a rank has it; or by its layers' multiply-adds if the rate is known."""
     if given["rate"]:
         with without_values():
-            return summary_work(nn.summary(subject.make(), *(x.shape for x in subject.inputs(1))), given["rate"])
+            return summary_work(nn.summary(subject.make(), *subject.inputs(1)), given["rate"])
     with knobs.set(threads=1):
         return measured_work(lambda batch: subject.step(batch, "train"), given["batch"])
 

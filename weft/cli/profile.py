@@ -131,6 +131,8 @@ def _machines(words: Sequence[str]) -> None:
 def _check_folders(given: Words) -> None:
     """Reject files that cannot be written before anything is measured."""
     for name in ("trace", "plot", "graph"):
+        if given[name] and Path(given[name]).is_dir():
+            raise UserError("weft profile", f"{name}={given[name]} must be a file, got a folder. Add a name.")
         if given[name] and not Path(given[name]).parent.is_dir():
             raise UserError(
                 "weft profile", f"{name}={given[name]} needs a folder that exists, got {Path(given[name]).parent}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +76,16 @@ def profile_memory(words: Sequence[str]) -> None:
         raise UserError("weft profile", "a network, a file or a run is required, got none: weft profile memory lenet5.")
     named = {name: given[name] for name in ("size", "channels", "classes", "length", "precision")}
     with on(given["device"]):
-        subject = find_subject(given.plain[0], **named)
-        _report(subject, given)
+        _report(lambda: find_subject(given.plain[0], **named), given)
 
 
-def _report(subject: ProfileSubject, given: Words) -> None:
-    batch, what = given["batch"], given["what"]
+def _report(find: Callable[[], ProfileSubject], given: Words) -> None:
+    subject, batch, what = find(), given["batch"], given["what"]
     step, args = subject.step(batch, what)
     found = memory_timeline(step, *args)
     batches = () if subject.only_batch is not None else batch_memory(step, *args, sizes=given["batches"])
     savings = checkpoint_savings(step, *args) if given["checkpoints"] and what == "train" else ()
-    measured = measured_memory(lambda: subject.step(batch, what)) if given["measure"] else None
+    measured = measured_memory(lambda: find().step(batch, what)) if given["measure"] else None
     if given["svg"] is not None:
         _write(Path(given["svg"]), found.svg())
     if given["json"]:

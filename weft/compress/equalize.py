@@ -188,4 +188,5 @@ def corrected_bias(layer: Any, full: np.ndarray, rounded: np.ndarray, means: np.
     by_group = means.reshape(groups, 1, -1)
     shift = (error.reshape(groups, -1, full.shape[1]) * by_group).sum(-1).ravel()
     bias = np.zeros(len(full)) if layer.bias is None else layer.bias.numpy()
-    return np.asarray(bias - shift, np.float32)
+    corrected: np.ndarray = bias - shift
+    return corrected

@@ -24,6 +24,7 @@ from .observers import ObservedPlace, run_with
 from .taps import BEFORE
 
 DAMPING = 0.01  # times the mean of the diagonal: inputs that never occur have no moments
+FACTORIZATION_COST = 1e12  # multiplications of the factorizations of all masks of a layer, about a minute
 
 
 class MomentObserver(Module):
@@ -48,24 +49,48 @@ def moments(model: Module, layers: Mapping[str, Any], batches: list[Any]) -> dic
     return {place.path: observer.total.numpy() for place, observer in observers.items()}
 
 
-def rounded_weight(weight: np.ndarray, grid: Grid, moment: np.ndarray) -> np.ndarray:
-    """A weight rounded to its grid with error feedback."""
+def rounded_weight(weight: np.ndarray, grid: Grid, moment: np.ndarray, keep: np.ndarray | None = None) -> np.ndarray:
+    """A weight rounded to its grid with error feedback. Where `keep` is false it is pruned: it stays zero."""
     scale, zero = (np.broadcast_to(value, (len(weight),)).reshape(len(moment), -1) for value in (grid.scale, grid.zero))
     rows = weight.reshape(len(moment), len(weight) // len(moment), -1).astype(np.float64)
-    found = [_rounded(w, s[:, None], z[:, None], grid, h) for w, s, z, h in zip(rows, scale, zero, moment, strict=True)]
+    kept = np.ones(rows.shape, np.bool_) if keep is None else keep.reshape(rows.shape)
+    found = [
+        _rounded_rows(w, k, s[:, None], z[:, None], grid, h)
+        for w, k, s, z, h in zip(rows, kept, scale, zero, moment, strict=True)
+    ]
     return np.asarray(np.stack(found).reshape(weight.shape), np.float32)
 
 
-def _rounded(rows: np.ndarray, scale: np.ndarray, zero: np.ndarray, grid: Grid, moment: np.ndarray) -> np.ndarray:
-    """Round the rows of weights that share one matrix of moments."""
+def _rounded_rows(
+    rows: np.ndarray, keep: np.ndarray, scale: np.ndarray, zero: np.ndarray, grid: Grid, moment: np.ndarray
+) -> np.ndarray:
+    """Round the rows of weights that share one matrix of moments. Only kept weights can compensate, so each mask needs a factorization of its own; where
+    that takes too long there is one for all, and what a pruned weight should have taken over is passed on to the next."""
+    masks, mask_of = np.unique(keep, axis=0, return_inverse=True)
+    if len(masks) > 1 and (masks.sum(1, dtype=np.float64) ** 3).sum() > FACTORIZATION_COST:
+        return _rounded(rows, keep, scale, zero, grid, moment)
+    found = np.zeros_like(rows)
+    for i, mask in enumerate(masks):
+        own, kept = np.flatnonzero(mask_of.ravel() == i), np.flatnonzero(mask)
+        places = np.ix_(own, kept)
+        found[places] = _rounded(rows[places], keep[places], scale[own], zero[own], grid, moment[np.ix_(kept, kept)])
+    return found
+
+
+def _rounded(
+    rows: np.ndarray, keep: np.ndarray, scale: np.ndarray, zero: np.ndarray, grid: Grid, moment: np.ndarray
+) -> np.ndarray:
+    """Round rows of weights with one factorization."""
+    if not rows.size:
+        return rows
     order = np.argsort(-np.diag(moment), kind="stable")
     h = moment[np.ix_(order, order)].astype(np.float64)
     damping = DAMPING * np.diag(h).mean() or 1.0
     factor = np.linalg.cholesky(np.linalg.inv(h + damping * np.eye(len(h)))).T
-    rows = rows[:, order].copy()
+    rows, keep = rows[:, order].copy(), keep[:, order]
     for i in range(rows.shape[1]):
         column = rows[:, i : i + 1]
-        nearest = (np.clip(np.rint(column / scale) + zero, grid.low, grid.high) - zero) * scale
+        nearest = (np.clip(np.rint(column / scale) + zero, grid.low, grid.high) - zero) * scale * keep[:, i : i + 1]
         rows[:, i + 1 :] -= (column - nearest) / factor[i, i] * factor[i, i + 1 :]
         rows[:, i : i + 1] = nearest
     return rows[:, np.argsort(order)]

@@ -65,13 +65,13 @@ def set_weight(layer: Module, value: np.ndarray) -> None:
     set_tensor(parametrization_of(layer, "weight") if masked else layer, "original" if masked else "weight", value)
 
 
-def set_tensor(layer: Module, name: str, value: np.ndarray) -> None:
+def set_tensor(layer: Any, name: str, value: np.ndarray) -> None:
     """Change a parameter of a layer, or add one that it did not have."""
     known = getattr(layer, name)
     if isinstance(known, Tensor):
-        known.assign(asarray(value.astype(np.float32)))
+        known.assign(asarray(value, dtype=known.dtype))
     else:
-        setattr(layer, name, as_parameter(asarray(value.astype(np.float32))))
+        setattr(layer, name, as_parameter(asarray(value, dtype=layer.weight.dtype)))
 
 
 def channel_axis(layer: Module) -> int:

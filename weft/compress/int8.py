@@ -27,6 +27,7 @@ from .folding import PRODUCTS, can_scale, channel_axis, fold, set_tensor, set_we
 from .grids import Grid, check_bits
 from .layers import Weight, layers_of, parameter_of, sharing_layers
 from .learned_rounding import learn_rounding
+from .masks import Mask
 from .mixed_precision import EXAMPLES, float_layers, noise_by_layer
 from .observers import Observation, ObservedPlace, batches_of, observe
 from .parametrize import is_parametrized, parametrization_of
@@ -174,9 +175,15 @@ def _quantize(model: Module, seen: _Calibration, by: _GridSettings, skip: Sequen
         full = layer.weight.numpy()
         chosen = best_grid("quantize", _weights(full, wide, by.weights), by.bits, by.weights, by.weight_method, wide)
         if path in seen.moments and can_scale(layer, sharing):
-            set_weight(layer, rounded_weight(full, chosen, seen.moments[path]))
+            set_weight(layer, rounded_weight(full, chosen, seen.moments[path], _kept(layer)))
         weight = parameter_of(model, path, layer)
         _quantize_layer(weight, layer, grid, chosen, seen.inputs[path], full if correct else None)
+
+
+def _kept(layer: Any) -> np.ndarray | None:
+    """The mask of a layer's weight, if it is pruned."""
+    made = parametrization_of(layer, "weight") if is_parametrized(layer, "weight") else None
+    return made.mask.numpy() if isinstance(made, Mask) else None
 
 
 def quantization(model: Module) -> dict[str, LayerQuantization]:

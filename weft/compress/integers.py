@@ -83,9 +83,14 @@ class IntegerProduct(Module):
         self.dilation, self.groups = getattr(layer, "dilation", 1), groups_of(layer)
         self.linear, self.activation, self.up, self.output = isinstance(layer, Linear), layer.activation, up, output
         largest = max(abs(inputs.low), inputs.high)
-        sums = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(1) * largest
-        self.largest_sum = int(((sums << up) + np.abs(bias)).max()) + (1 << max(output.shift, 0))
+        sums = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(1).astype(object) * largest  # exact
+        self.largest_sum = int(((sums << up) + np.abs(bias).astype(object)).max()) + (1 << max(output.shift, 0))
         self.largest_sum <<= max(-output.shift, 0)
+        if self.largest_sum >= 1 << 63:
+            raise UserError(
+                "to_integers", f"sums below 2^63 are required, got up to 2^{self.largest_sum.bit_length() - 1}, because inputs, weights and biases of {type(layer).__name__}"
+                f" {layer.weight.shape} differ too much in magnitude. Scale the inputs of the network.",
+            )  # fmt: skip
         self.accumulator = "int32" if self.largest_sum < 1 << 31 else "int64"
         self.weight, self.bias = asarray(weight).realize(), asarray(bias.astype(self.accumulator)).realize()
 
@@ -181,7 +186,8 @@ class IntegerReLU(Module):
 def _activated(name: Any, x: Tensor, fraction: int) -> Tensor:
     if name in ("relu", "relu6"):
         x = maximum(x, 0)
-    return minimum(x, 6 << fraction if fraction >= 0 else 6 >> -fraction) if name == "relu6" else x
+    most = 6 << fraction if fraction >= 0 else 6 >> -fraction
+    return minimum(x, most) if name == "relu6" and most <= np.iinfo(x.dtype.numpy).max else x
 
 
 # --- conversion ---------------------------------------------------------------------------------------------------------------

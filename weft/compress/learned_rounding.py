@@ -115,7 +115,8 @@ def _keep(layer: Any) -> None:
 def _assign(shifted: Shifted) -> None:
     target = shifted.value.original if isinstance(shifted.value, Mask) else shifted.value
     assert isinstance(target, Tensor)
-    target.assign(asarray(target.numpy() + (shifted.offset * shifted.unit * shifted.keep).numpy()))
+    moved = target.numpy() + (shifted.offset * shifted.unit * shifted.keep).numpy()
+    target.assign(asarray(moved, dtype=target.dtype))
 
 
 def _step(model: Module, teacher: Module, layers: Mapping[str, Any], optimizer: Any) -> Any:

@@ -4,7 +4,7 @@
     low_rank(model, parameters=0.5)             # half of the parameters: the same energy in all layers
     low_rank(model, rank={"fc1": 32})
 
-A layer is only replaced if that makes it smaller. The two layers are trained further like any others.
+A layer is only replaced if that makes it smaller: one that shares its weight with others is not. The two layers are trained further like any others.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..records import dataclass
 from .layers import Number, Weight, by_weight, weights_of
 
 ConvSplit = Literal["channel", "spatial"]
+_LAYERS = "Linear or Conv2d layers without groups, whose weights no other layer shares,"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def low_rank(
         raise UserError("low_rank", f"conv must be 'channel' or 'spatial', got {conv!r}.")
     known = {one.path: _Factors(one, conv) for one in weights_of(model).values() if _can(one)}
     if not known:
-        raise UserError("low_rank", "a network with Linear or Conv2d layers without groups is required.")
+        raise UserError("low_rank", f"a network with {_LAYERS} is required.")
     ranks = _ranks(model, known, rank, energy, parameters)
     found: dict[str, LowRank] = {}
     new: dict[Module, Module] = {}
@@ -75,6 +76,8 @@ def low_rank(
 
 def _can(one: Weight) -> bool:
     plain = isinstance(one.layer, Linear) or (isinstance(one.layer, Conv2d) and one.layer.groups == 1)
+    if one.others:  # the other layers would keep the whole weight: larger than before
+        return False
     if plain and one.parametrization is not None:
         raise UserError(
             "low_rank",
@@ -111,7 +114,7 @@ def _only(known: dict[str, _Factors], given: dict[str, Number], named: bool) -> 
     """The weights that can be factorized; one that is named and cannot is an error."""
     for path in given:
         if named and path not in known:
-            raise UserError("low_rank", f"a Linear or a Conv2d without groups is required, got {path}.")
+            raise UserError("low_rank", f"{_LAYERS} are required, got {path}.")
     return {path: value for path, value in given.items() if path in known}
 
 
@@ -172,6 +175,7 @@ class _Factors:
         u, s, vt = self.svd
         second, first = u[:, :rank] * np.sqrt(s[:rank]), np.sqrt(s[:rank])[:, None] * vt[:rank]
         made = _linear(self.weight.layer, rank) if isinstance(self.weight.layer, Linear) else self._conv(rank)
+        made.astype(self.weight.value.dtype)
         parts: list[Any] = list(made)
         if self.spatial:
             o, r, _, w = parts[1].weight.shape

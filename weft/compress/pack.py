@@ -27,11 +27,17 @@ from ..saved.program import PACKED_TEXT, PACKED_WEIGHTS, Program, load
 from ..saved.save import save
 from ..tensor import Tensor
 from ..version import __version__
+from .layers import weights_of
 from .parametrize import Parametrization, bake, parametrizations, restore
 from .product_quantization import ProductCodebook
-from .qdq import IntegerWeight
+from .qdq import IntegerWeight, store_integers
+from .weight_only import GroupedWeight
 
-_STORED = (IntegerWeight, ProductCodebook)  # stored directly in files, since they are smaller than their values
+_STORED = (
+    IntegerWeight,
+    GroupedWeight,
+    ProductCodebook,
+)  # stored directly in files, since they are smaller than their values
 _HALF_ERROR = 1e-3  # relative error of float16; tensors with a larger one stay float32
 
 
@@ -47,7 +53,7 @@ def pack(
     """Write a network, or a program that `weft.save` wrote, as a program with packed weights; returns the bytes of the file.
 
     For a network, `inputs` and `facts` are those of `weft.save`; its evaluation mode is saved (`train=True`: the training mode too). Computed parameters
-    (masks, codebooks) become plain ones in the file; the network itself is not changed. `half` rounds float32 values to float16
+    (masks, codebooks) become plain ones in the file, weights of up to 8 bits integers; the network itself is not changed. `half` rounds float32 values to float16
     where they are in its range: biases, centroids and other stored tensors. `coder`: 'rans', or 'huffman' as in the Deep Compression paper.
 
     >>> import tempfile, weft
@@ -71,13 +77,18 @@ def pack(
         raise UserError("pack", "inputs are required to save a network, as in weft.save: pack(model, out, inputs).")
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "plain.weft"
-        save(plain, baked(program), inputs, **{"train": False, **facts})
+        facts = {"train": False, **facts}
+        save(plain, baked(program, integers=not facts["train"]), inputs, **facts)
         return _packed_file(load(plain), Path(out), half, coder)
 
 
-def baked(model: Module) -> Module:
-    """A copy of a network in which computed parameters become plain ones, except for integers and product codebooks, which are stored as such."""
+def baked(model: Module, *, integers: bool = True) -> Module:
+    """A copy of a network in which computed parameters become plain ones, except for integers and product codebooks, which are stored as such. `integers`: quantized
+    weights become integers, which cannot be trained."""
     found = copy.deepcopy(model)
+    if integers:
+        for one in weights_of(found).values():
+            store_integers(one)
     plain: dict[Parametrization, Tensor] = {}  # shared weights stay shared
     for _, layer, name, made in list(parametrizations(found)):
         if isinstance(made, _STORED):
@@ -104,7 +115,9 @@ def _half(value: np.ndarray) -> np.ndarray:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
         found = value.astype(np.float16).astype(np.float32)
-        near = np.abs(found - value) <= _HALF_ERROR * np.abs(value) + np.finfo(np.float16).smallest_subnormal
+        largest = np.abs(value).max(initial=0.0)  # a tensor of tiny values only is not in the range of float16
+        least = min(float(np.finfo(np.float16).smallest_subnormal), _HALF_ERROR * float(largest))
+        near = np.abs(found - value) <= _HALF_ERROR * np.abs(value) + least
     return found if bool(near.all()) else value
 
 

@@ -95,14 +95,15 @@ def qdq(model: Module) -> Module:
         raise UserError("qdq", "a quantized network is required. Call int8 first.")
     made = copy.deepcopy(model).eval()
     for one in weights_of(made).values():
-        _store_integers(one)
+        store_integers(one)
     for module, name, quantizer in quantizers(made):
         if not isinstance(module, Parametrization) and _has_8_bits(quantizer) and quantizer.grid.axis is None:
             setattr(module, name, QuantizeDequantize(quantizer.grid))
     return made
 
 
-def _store_integers(one: Weight) -> None:
+def store_integers(one: Weight) -> None:
+    """Store a weight that is rounded to a symmetric grid of up to 8 bits as integers: its values are the same."""
     found = one.parametrization
     if isinstance(found, QuantizedWeight) and _has_8_bits(found.quantizer):
         grid = found.quantizer.grid

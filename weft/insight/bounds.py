@@ -28,8 +28,16 @@ def bound_of(
     format: str,
     roof: Roofline,
     waiting: float = 0.0,
+    known: str = "",
 ) -> Bound:
-    """What limits a kernel, given its time, operations, bytes, roofline time, and the fraction of time in which its threads wait."""
+    """What limits a kernel, given its time, operations, bytes, roofline time, and the fraction of time in which its threads wait.
+
+    `known`: what limits it, if the device knows.
+    """
+    if known == "waiting":
+        return Bound(known, "It waits for the results of the stage before: a larger batch gives it work meanwhile.")
+    if known:
+        return Bound(known, _advice(name, known, least / seconds, format))
     if seconds < SHORT and least < FAR * seconds:
         return Bound("launch", "A larger batch, or fewer and larger layers: launching it takes longer than its work.")
     if waiting > IDLE and least < FAR * seconds:

@@ -130,7 +130,7 @@ def counter_of(device: Device) -> EnergyCounter:
     bus = device.bus()
     if bus is not None:
         return NvmlCounter(bus)
-    if device.is_accelerator or device.name != "cpu":
+    if not device.is_host_processor:
         raise CounterError(f"there is no energy counter for the device {device.name}")
     try:
         return RaplCounter(POWERCAP)

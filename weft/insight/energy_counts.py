@@ -47,7 +47,12 @@ class CacheModel:
 
 
 def cache_bytes(device: Device) -> float:
-    """The size of a device's last-level cache; for a GPU from the table of machines, or 0 if it is unknown, so that everything comes from DRAM."""
+    """The size of a device's last-level cache; for a GPU from the table of machines, or 0 if it is unknown, so that everything comes from DRAM.
+
+    It is 0 for a modelled machine: the bytes of its stages are those that cross the edge of the chip.
+    """
+    if device.is_modelled:
+        return 0.0
     if not device.is_accelerator:
         return last_cache()
     described = machine_like(device)

@@ -30,6 +30,7 @@ class KernelProfile:
     persistent: float = 0.0  # its bytes that outlive a call: parameters, packed weights, arguments
     waiting: float = 0.0  # fraction of the threads' time spent waiting for the slowest
     starts: int = 1  # sequential launches: many for a scan
+    limit: str = ""  # what bounds it, if the device knows
 
     @property
     def roof(self) -> float:

@@ -24,6 +24,7 @@ from ..knobs import knobs
 from ..records import dataclass
 from ..runtime import Device
 from ..runtime.native import thread_count
+from .measured_convolutions import MeasuredConvolution
 from .table_reader import Figure, TableEntry, table_file
 
 TABLE = Path(__file__).with_name("machines.yaml")
@@ -86,7 +87,9 @@ class DescribedMachine:
     fill_time: Figure | None = (
         None  # seconds that a kernel takes to fill all units and to wait for the last one, besides its work
     )
-    fast_convolutions: bool = True  # whether convolutions may take fewer operations than counted (Winograd, FFT)
+    # Of a measured machine, what the programs show that were measured there:
+    convolutions: tuple[MeasuredConvolution, ...] = ()
+    usual_efficiency: float | None = None  # of kernels that are not bound by launch overhead
 
     def peak_for(self, format: str) -> Figure:
         """The peak rate in a format; if the machine does not support it, that of the wider format it is computed in.
@@ -106,7 +109,8 @@ class DescribedMachine:
                 return Figure(found.value, found.source, f"computed in {wider}: {found.note}", found.modelled)
         raise UserError(
             "machine",
-            f"{self.name} computes in {', '.join(self.peak)}, got {format}. Choose one of these, or another machine.",
+            f"{self.name} computes in {', '.join(self.peak)}, got {format}. "
+            f"Choose one of these ({self.name}:{next(iter(self.peak))}), or another machine.",
         )
 
     def seconds(self, operations: float, nbytes: float, format: str = "float32") -> float:
@@ -172,7 +176,7 @@ def published(file: str | Path | None = None) -> list[PublishedResult]:
 
 def machine_like(device: Device, file: str | Path | None = None) -> DescribedMachine | None:
     """The described machine that matches a device's name: all parts of the machine's name are among the words of the device's."""
-    words = set(_words(processor_name() if device.name == "cpu" else device.about().split(",")[0]))
+    words = set(_words(processor_name() if device.is_host_processor else device.hardware_name()))
     found = [one for one in _tables(file).values() if set(_words(one.name)) <= words]
     return max(found, key=lambda one: len(_words(one.name)), default=None)
 
@@ -253,7 +257,7 @@ def _machine(name: str, entry: TableEntry) -> DescribedMachine:
         if figure is not None and figure.value == 0 and key != "idle_power":
             entry.fail(key, "requires a number above 0, got 0.")
     title, kind = entry.text("title", name), entry.choice("kind", KINDS)
-    return DescribedMachine(name, title, kind, bandwidth, peak, fast_convolutions=True, **figures)
+    return DescribedMachine(name, title, kind, bandwidth, peak, **figures)
 
 
 def _published(entry: TableEntry) -> PublishedResult:

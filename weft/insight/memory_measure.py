@@ -1,7 +1,7 @@
 """The measured memory of a step, to compare with its forecast.
 
-On a CPU, `tracemalloc` counts the bytes of the arrays that NumPy holds: parameters, moments, batches, results and the arena are arrays. On a
-GPU, the memory pool reports how many of its bytes are in use, workspaces of libraries included.
+On a CPU, `tracemalloc` counts the bytes of the arrays that NumPy holds: parameters, moments, batches, results and the arena are arrays.
+Parameters that lie in the pages of a mapped file, or in the bytes that were read from one, are added. On a GPU, the memory pool reports how many of its bytes are in use, workspaces of libraries included.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..records import dataclass
 from ..runtime.device import device
+from ..tracing.jit import Jit
 
 CALLS = 2  # the first allocates; the second reuses everything
 PAGE_FIELD = 1  # of /proc/self/statm: resident pages
@@ -58,9 +59,26 @@ def _on_cpu(make: Make) -> MeasuredMemory:
 def _counted(make: Make) -> MeasuredMemory:
     before = _array_bytes()
     held = _called(make)
-    allocated = _array_bytes() - before
+    allocated, loaded = _array_bytes() - before, _loaded_bytes(*held[:2])
     del held
-    return MeasuredMemory(allocated, "bytes of NumPy arrays, counted by tracemalloc")
+    how = "bytes of NumPy arrays, counted by tracemalloc"
+    return MeasuredMemory(allocated + loaded, f"{how}, and of parameters in a loaded file" if loaded else how)
+
+
+def _loaded_bytes(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
+    """The bytes of the tensors that a compiled function reads from the content of a file, which NumPy does not hold."""
+    if not isinstance(function, Jit):
+        return 0
+    arrays = [state.find().numpy() for state in function.traced_function(*args).states if not state.written]
+    return sum(array.nbytes for array in arrays if not isinstance(_owner(array), np.ndarray))
+
+
+def _owner(array: np.ndarray) -> Any:
+    """What holds the memory that an array shows."""
+    found: Any = array
+    while isinstance(found, np.ndarray) and found.base is not None:
+        found = found.base
+    return found
 
 
 def _array_bytes() -> int:

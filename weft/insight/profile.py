@@ -78,7 +78,9 @@ class ProgramProfile:
     def bound(self, one: KernelProfile) -> Bound:
         """What limits a kernel, and what would help."""
         roof = self.explanation.roof
-        return bound_of(one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, roof, one.waiting)
+        return bound_of(
+            one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, roof, one.waiting, one.limit
+        )
 
     def worst(self, most: int = 10) -> list[KernelProfile]:
         """The kernels that lose most time relative to the roofline, worst first."""
@@ -165,4 +167,5 @@ def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
         sum(row.persistent for row in calls),
         sum(row.waiting * row.seconds for row in calls) / seconds if seconds else 0.0,
         max(row.starts for row in calls),
+        main.limit,
     )

@@ -16,6 +16,8 @@ from ..compiler.cpu.roofline import Roof
 from ..errors import RunError, Scope, UserError
 from ..explain import Explanation, MemoryUse
 from ..runtime.facts import GpuRoof, Roofline
+from ..tpu.machine import TpuMachine
+from ..tpu.roof import TpuRoof
 from .layer_flow import flow_from_json
 from .layer_profile import KernelProfile
 from .profile import ProgramProfile
@@ -109,6 +111,8 @@ def _memory(known: Mapping[str, Any]) -> MemoryUse:
 
 
 def _roof(known: Mapping[str, Any]) -> Roofline:
+    if "machine" in known:
+        return TpuRoof(TpuMachine(**known["machine"]))
     return Roof(**known) if "flops" in known else GpuRoof(**known)
 
 

@@ -11,11 +11,12 @@ its time without these two overheads. The other machine is assumed to reach the 
 kernels of all steps of a scan, which run in sequence; on a GPU a start is a launch, on a CPU a barrier of the threads. The fill time is the
 time that a kernel takes to give all units work and to wait for the last one. Three rules make the assumption reasonable:
 
-- A kernel bound by launch overhead here says nothing about the machine: it gets the efficiency of the rest of the program, or `USUAL`
-  where all kernels are like that.
-- Exceeding the compute roof by fewer operations (Winograd, FFT) carries over, unless the programs measured on the other machine have no
-  such convolution: then the kernel gets the efficiency of the rest of the program. Exceeding the memory roof, from a cache, carries over
-  only if the working set fits into the cache of the other machine.
+- A kernel bound by launch overhead here says nothing about the machine: it gets the usual efficiency of programs that were measured on the
+  other machine; if there are none, that of the rest of the program, or `USUAL` where all kernels are like that.
+- Exceeding the compute roof by fewer operations (Winograd, FFT) carries over, unless a similar convolution that was measured on the other
+  machine takes the direct algorithm, or the other way round: then the kernel gets the efficiency of that convolution. If there is no similar
+  one and no fast one at all, it gets the usual efficiency. Exceeding the memory roof, from a cache, carries over only if the working set
+  fits into the cache of the other machine.
 - A kernel in a format that the other machine does not support runs in the wider one that it does.
 
 Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so projections are optimistic by about as much.
@@ -23,14 +24,15 @@ Peaks are those of data sheets, of which programs reach 80 or 90 % at best, so p
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import isfinite
 
 from ..records import dataclass
 from .layer_profile import KernelProfile, LayerProfile, summed
 from .machines import DescribedMachine
+from .measured_convolutions import MeasuredConvolution, efficiency_there, is_fast
 from .profile import ProgramProfile
 from .start_cost import LITTLE, SIZES, StartCost, format_of, roof_seconds
 from .table_reader import Figure
@@ -38,7 +40,6 @@ from .table_reader import Figure
 USUAL = 0.75  # fraction of the roof: the default efficiency of a program
 NOTE = "kernels that take longer to start than to run"
 FEW = 8  # launch overheads: longer kernels have significant work
-FAST_CONVOLUTION = re.compile(r"\b(WINOGRAD|FFT)")  # algorithms that need fewer operations than a kernel's name implies
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def project(found: ProgramProfile, machine: DescribedMachine, format: str | None
     if format is not None:
         machine.peak_for(format)  # raise errors before anything is computed
     start = StartCost.of([found])
-    typical = _typical_efficiency(found, start)
+    typical = machine.usual_efficiency or _usual_efficiency([found], start)
     pairs = [_projected(found, kernel, machine, format, typical, start) for kernel in found.kernels]
     return Projection(machine, tuple(kernel for kernel, _ in pairs), tuple(bound for _, bound in pairs), format)
 
@@ -86,7 +87,9 @@ def project(found: ProgramProfile, machine: DescribedMachine, format: str | None
 def measured_machine(
     name: str, found: ProgramProfile | Sequence[ProgramProfile], kind: str = "cpu"
 ) -> DescribedMachine:
-    """The machine that profiles were measured on, described by its measured roof and its short kernels, to project other profiles to it.
+    """The machine that profiles were measured on, to project other profiles to it.
+
+    It is described by its measured roof, its short kernels, and the efficiency of its convolutions and of kernels in general.
 
     >>> import weft
     >>> from weft.insight import profile
@@ -99,11 +102,12 @@ def measured_machine(
     if kind == "gpu":
         half = roof.seconds(1e12, 0.0, itemsize=2)
         rates |= {"float16": half, "bfloat16": half}
+    elif kind == "tpu":
+        rates["int8"] = roof.seconds(1e12, 0.0, itemsize=1)
     how = "measured by the profile"
-    peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds}
+    peak = {format: Figure(1e12 / seconds, how) for format, seconds in rates.items() if seconds and isfinite(seconds)}
     start = StartCost.of(every)
     launch, fill = (Figure(one, how, NOTE) if one else None for one in (start.launch, start.fill))
-    convolutions = [kernel for one in every for kernel in one.kernels if kernel.name.startswith("conv")]
     return DescribedMachine(
         name,
         every[0].where,
@@ -112,7 +116,8 @@ def measured_machine(
         peak,
         launch_overhead=launch,
         fill_time=fill,
-        fast_convolutions=not convolutions or any(map(_is_fast_convolution, convolutions)),
+        convolutions=tuple(_measured_convolutions(every, start)),
+        usual_efficiency=_usual_efficiency(every, start),
     )
 
 
@@ -123,27 +128,34 @@ def _is_start(found: ProgramProfile, kernel: KernelProfile, start: StartCost) ->
     return few or beside > 0.5 * kernel.seconds
 
 
-def _typical_efficiency(found: ProgramProfile, start: StartCost) -> float:
+def _telling(every: Sequence[ProgramProfile], start: StartCost) -> Iterator[tuple[KernelProfile, float]]:
+    """The kernels whose times show their rate, and their time at the roofline."""
+    for found in every:
+        for kernel in found.kernels:
+            least = roof_seconds(found, kernel)
+            if least and not _is_start(found, kernel, start):
+                yield kernel, least
+
+
+def _usual_efficiency(every: Sequence[ProgramProfile], start: StartCost) -> float:
     """The mean efficiency of all kernels that are not launch-bound and perform the operations that are counted."""
-    kernels = [
-        k
-        for k in found.kernels
-        if roof_seconds(found, k) and not _is_start(found, k, start) and not _is_fast_convolution(k)
-    ]
-    seconds = sum(k.seconds - start.seconds(k) for k in kernels)
-    return sum(roof_seconds(found, k) for k in kernels) / seconds if seconds else USUAL
+    kernels = [(kernel, least) for kernel, least in _telling(every, start) if not is_fast(kernel.name)]
+    seconds = sum(kernel.seconds - start.seconds(kernel) for kernel, _ in kernels)
+    return sum(least for _, least in kernels) / seconds if seconds else USUAL
+
+
+def _measured_convolutions(every: Sequence[ProgramProfile], start: StartCost) -> Iterator[MeasuredConvolution]:
+    for kernel, least in _telling(every, start):
+        if kernel.name.startswith("conv"):
+            yield MeasuredConvolution(kernel.name, least / (kernel.seconds - start.seconds(kernel)))
 
 
 def _projected(
     found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, format: str | None, typical: float, start: StartCost
 ) -> tuple[KernelProfile, str]:  # fmt: skip
-    least = roof_seconds(found, kernel)
-    says_nothing = (
-        not least or _is_start(found, kernel, start) or (_is_fast_convolution(kernel) and not machine.fast_convolutions)
-    )
-    efficiency = typical if says_nothing else least / (kernel.seconds - start.seconds(kernel))
+    efficiency = _efficiency(found, kernel, machine, typical, start)
     own = format_of(kernel)
-    wanted = format if format is not None and own.startswith("float") else own
+    wanted = format if format is not None and own != "int8" else own
     nbytes = kernel.nbytes * SIZES[wanted] / SIZES[own]
     cached = machine.on_chip_bytes is None or max(kernel.live, nbytes) <= machine.on_chip_bytes.value
     from_memory = efficiency if cached else min(1.0, efficiency)
@@ -160,8 +172,15 @@ def _projected(
     return replace(kernel, seconds=seconds, least=max(compute, memory), nbytes=nbytes), bound
 
 
-def _is_fast_convolution(kernel: KernelProfile) -> bool:
-    return FAST_CONVOLUTION.search(kernel.name) is not None
+def _efficiency(
+    found: ProgramProfile, kernel: KernelProfile, machine: DescribedMachine, typical: float, start: StartCost
+) -> float:
+    """The efficiency that a kernel is expected to reach on a machine; `typical` if its time here says nothing."""
+    least = roof_seconds(found, kernel)
+    if not least or _is_start(found, kernel, start):
+        return typical
+    own = least / (kernel.seconds - start.seconds(kernel))
+    return efficiency_there(kernel.name, own, machine.convolutions, typical) if kernel.name.startswith("conv") else own
 
 
 def parse_machines(text: str) -> Sequence[tuple[str, str | None]]:

@@ -90,7 +90,22 @@ def compare_steps(
             function, args = (a, b)[which]
             for name, seconds in layer_times(profile_of(function.explain(*args, repeats=REPEATS))).items():
                 times[which].setdefault(name, []).append(seconds)
-    return compare_times(*times, names=names)
+    first, second = times
+    return compare_times(unwrapped(first, second), unwrapped(second, first), names=names)
+
+
+def unwrapped(times: Mapping[str, list[float]], others: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
+    """The times with layers called as in the other network, if this one wraps it in a layer: an int8 network calls it `body`.
+
+    >>> list(unwrapped({"body.layers.0": [1.0], "Int8Network": [2.0]}, {"layers.0": [3.0]}))
+    ['layers.0', 'Int8Network']
+    """
+    wrappers = {name.partition(".")[0] for name in times if "." in name}
+    if len(wrappers) != 1 or any("." in name and name in others for name in times):
+        return times
+    wrapper = f"{wrappers.pop()}."
+    inner = {name.removeprefix(wrapper): seconds for name, seconds in times.items()}
+    return inner if len(inner) == len(times) and any(name not in times and name in others for name in inner) else times
 
 
 def layer_times(found: ProgramProfile) -> dict[str, float]:
@@ -111,10 +126,11 @@ def compare_times(
     >>> [(one.name, one.verdict) for one in report.changed]
     [('conv', 'slower')]
     """
-    rounds = min((len(seconds) for seconds in (*a.values(), *b.values())), default=0)
+    rounds = min(len(a[TOTAL]), len(b[TOTAL]))
     if rounds < FEWEST:
         raise UserError("profile", f"{FEWEST} rounds or more are required to tell changes from noise, got {rounds}.")
-    shared = [name for name in a if name in b]
+    # The shortest layers may be too short to be listed in some rounds.
+    shared = [name for name in a if name in b and min(len(a[name]), len(b[name])) >= rounds]
     chance = (1 - confidence) / max(1, len(shared))
     found = {name: _change(name, a[name], b[name], chance, least) for name in shared}
     only = tuple(name for name in a if name not in b), tuple(name for name in b if name not in a)

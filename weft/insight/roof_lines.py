@@ -31,6 +31,10 @@ def roof_lines(roof: Roofline) -> RoofLines:
     for itemsize, name in WIDTHS.items():
         seconds = roof.seconds(PROBE, 0.0, itemsize=itemsize)
         peak = PROBE / seconds if seconds else math.inf
-        if math.isfinite(peak) and not any(math.isclose(peak, known, rel_tol=1e-3) for known in found.values()):
+        if (
+            peak
+            and math.isfinite(peak)
+            and not any(math.isclose(peak, known, rel_tol=1e-3) for known in found.values())
+        ):
             found[name] = peak
     return RoofLines(roof.bandwidth if math.isfinite(roof.bandwidth) else None, found)

@@ -102,7 +102,7 @@ def _grid(scale: _RooflineScale) -> Iterator[str]:
     for power in range(scale.x0, scale.x1 + 1):
         x = scale.x(10.0**power)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{10.0**power:g}</text>'
+        yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_power(power) if power > 3 else f"{10.0**power:g}"}</text>'
     for power in range(scale.y0, scale.y1 + 1):
         y = scale.y(10.0**power)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'

@@ -23,7 +23,7 @@ class MachineRow:
 
     machine: str
     title: str
-    how: str  # "measured" or "projected"
+    how: str  # "measured", "modelled" or "projected"
     format: str
     batch: int
     seconds: float  # per batch
@@ -109,7 +109,7 @@ def _here(
     return MachineRow(
         HERE,
         f"this machine, {found.where}" if here is None else here.title,
-        "measured",
+        "modelled" if found.explanation.is_modelled else "measured",
         _format(found),
         batch,
         found.seconds,

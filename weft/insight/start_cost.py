@@ -52,7 +52,9 @@ def roof_seconds(found: ProgramProfile, kernel: KernelProfile) -> float:
 
 
 def format_of(kernel: KernelProfile) -> str:
-    """The format of a kernel in terms of machines: integers other than int8 count as float32, which is as wide."""
+    """The format of a kernel in terms of machines: bytes are int8, and wider integers count as float32, which is as wide as most."""
+    if kernel.format == "uint8":
+        return "int8"
     return kernel.format if kernel.format in WIDER else "float32"
 
 

@@ -33,6 +33,7 @@ Step = Callable[[int], tuple[Jit[Any], tuple[Any, ...]]]  # for a batch size: a 
 WARM = 3  # warm-up calls: they compile, touch memory, wake threads, record GPU graphs
 FEWEST = 5  # minimum number of timed calls
 MOST_BATCH = 1024  # where doubling ends, if memory suffices
+MODELLED = "modelled"
 LONGEST = 10.0  # seconds of a call: larger batches are not tried
 
 
@@ -103,6 +104,25 @@ class _DeviceRun:
             self.notes.append(f"{device.name}: price and power limit of {self.described.title}")
 
     def row(self, function: Jit[Any], args: tuple[Any, ...], batch: int) -> ThroughputRow:
+        row = self._modelled if self.device.is_modelled else self._measured
+        return _priced(row(function, args, batch), self.described)
+
+    def _modelled(self, function: Jit[Any], args: tuple[Any, ...], batch: int) -> ThroughputRow:
+        """The modelled time of a call: a clock would measure the simulation."""
+        found = profile(function, *args, node_nm=self.node_nm)
+        self.notes.append(f"{self.device.name}: times are modelled, without computation on the host")
+        self._note_modelled_energy(f"there is no energy counter for the device {self.device.name}")
+        seconds, joules = found.seconds, found.total.joules
+        return ThroughputRow(
+            self.device.name, self.what, batch, 0, seconds, seconds, seconds, batch / seconds, joules / batch, MODELLED, timing=MODELLED
+        )  # fmt: skip
+
+    def _note_modelled_energy(self, why: str) -> None:
+        self.notes.append(
+            f"{self.device.name}: energy is modelled, arithmetic and data movement in a {self.node_nm:g} nm process: {why}"
+        )
+
+    def _measured(self, function: Jit[Any], args: tuple[Any, ...], batch: int) -> ThroughputRow:
         for _ in range(WARM):
             function(*args)
         self.device.wait()
@@ -110,10 +130,9 @@ class _DeviceRun:
         rate, joules, how = self._in_a_row(function, args, sum(times) / len(times))
         if len(times) < 100:
             self.notes.append("with fewer than 100 calls, p99 is the longest of them")
-        row = ThroughputRow(
+        return ThroughputRow(
             self.device.name, self.what, batch, len(times), *percentiles(times), batch * rate, joules / batch, how
         )
-        return _priced(row, self.described)
 
     def _single(self, function: Jit[Any], args: tuple[Any, ...]) -> list[float]:
         """The latencies of single calls."""
@@ -139,10 +158,8 @@ class _DeviceRun:
             )
             self.notes.append(f"{self.device.name}: energy is measured by {used.source}; {idle}")
             return rate, used.joules / calls, "measured"
-        self.notes.append(
-            f"{self.device.name}: energy is modelled, arithmetic and data movement in a {self.node_nm:g} nm process: {used.note}"
-        )
-        return rate, profile(function, *args, repeats=1, node_nm=self.node_nm).total.joules, "modelled"
+        self._note_modelled_energy(used.note)
+        return rate, profile(function, *args, repeats=1, node_nm=self.node_nm).total.joules, MODELLED
 
 
 def _priced(row: ThroughputRow, described: DescribedMachine | None) -> ThroughputRow:

@@ -30,6 +30,7 @@ class ThroughputRow:
     power_limit: float | None = None  # watts, from the description, like those below
     price: float | None = None
     dollars_per_hour: float | None = None
+    timing: str = "measured"  # or "modelled": the times of a modelled machine
 
     @property
     def per_joule(self) -> float | None:
@@ -92,7 +93,7 @@ def _columns(unit: str, examples: int | None) -> list[tuple[str, Callable[[Throu
         ("p50", lambda row: duration(row.p50)),
         ("p95", lambda row: duration(row.p95)),
         ("p99", lambda row: duration(row.p99)),
-        ("calls", lambda row: str(row.calls)),
+        ("calls", lambda row: str(row.calls) if row.calls else row.timing),
         (f"{unit}/J", lambda row: _marked(row, row.per_joule)),
         (f"{unit}/s/W of the limit", lambda row: _number(row.per_second_per_watt)),
         (f"{unit}/s/$", lambda row: _number(row.per_second_per_dollar)),

@@ -17,7 +17,8 @@ from ..errors import RunError
 from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
 
 SLOT_BYTES = 1 << 18
-SPINS = 2_000  # about 100 microseconds
+# A quarter of a millisecond, more than twice a sleep of SLEEP_MICROSECONDS: else a rank whose peer sleeps would sleep too, and keep it waiting in turn.
+SPINS = 10_000
 YIELDS = 20_000  # milliseconds
 PATIENCE = 120.0  # timeout in seconds for processes to meet at startup
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..records import dataclass
+from ..report.text_format import counted
 from .plan_text import plan_text
 from .splits import ParallelSplit, splits
 from .step_time import BUCKET, Cluster, StepPrediction, predict
@@ -124,8 +125,10 @@ def _check(cluster: Cluster, ranks: Sequence[int], batch: float) -> None:
     most = cluster.most_ranks()
     if most is not None and ranks[-1] > most:
         raise UserError("plan", f"this machine has {most} cores, which is the largest number of ranks, got ranks={ranks[-1]}. Choose a cluster: machines=dgx-h100.")  # fmt: skip
-    if ranks[0] < 1 or batch < 1:
-        raise UserError("plan", f"at least one example per rank is required, got {batch:g} for {ranks[0]} ranks. Increase batch= or total=, or use fewer ranks.")  # fmt: skip
+    if ranks[0] < 1:
+        raise UserError("plan", f"at least one rank is required, got ranks={ranks[0]}. For example: ranks=1,8.")
+    if batch < 1:
+        raise UserError("plan", f"at least one example per rank is required, got {batch:g} for {counted(ranks[-1], 'rank')}. Increase batch= or total=, or use fewer ranks.")  # fmt: skip
 
 
 def _best_of_families(found: Sequence[StepPrediction], limit: float | None) -> list[StepPrediction]:

@@ -144,6 +144,7 @@ class Device(ABC):
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
     is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
+    is_modelled = False  # the times of its programs are modelled: no clock can measure them
     trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
@@ -190,6 +191,10 @@ class Device(ABC):
     def about(self) -> str:
         """A one-line description."""
         return self.name
+
+    def hardware_name(self) -> str:
+        """Its hardware as vendors name it, to find it in a table of machines."""
+        return self.about().split(",")[0]
 
     def health(self) -> Health | None:
         """How it is doing just now; None if it does not tell."""

@@ -8,6 +8,7 @@ from ..records import dataclass
 
 if TYPE_CHECKING:
     from ..compiler.ir.program import Call, KernelProgram
+    from ..graph.node import Node
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,34 @@ class CallTime:
 
 
 @dataclass(frozen=True)
+class ModelledStage:
+    """A stage of a program on a modelled machine, which does not run the compiler's kernels: its time and work there."""
+
+    name: str
+    seconds: float
+    flops: int
+    nbytes: int  # read and written outside of the chip
+    least: float  # seconds at the roofline
+    limit: str  # what bounds it: compute, memory or waiting
+    format: str
+    nodes: tuple[tuple[Node, float], ...]  # that it computes, and the work of each
+    live: int = 0  # bytes on the chip while it runs
+    persistent: int = 0  # bytes of weights among `nbytes`
+
+
+@dataclass(frozen=True)
 class Profile:
-    """A program, and the time of each of its calls: the median of some runs. The clock itself takes time: see `overhead`."""
+    """A program, and the time of each of its calls: the median of some runs. The clock itself takes time: see `overhead`.
+
+    A modelled machine has `stages` instead of calls.
+    """
 
     program: KernelProgram
     calls: list[CallTime]
     runs: int
     plain: float = 0.0  # seconds of a run without a clock; 0: not measured
     timed: float = 0.0  # of one with it
+    stages: tuple[ModelledStage, ...] = ()
 
     @property
     def overhead(self) -> float | None:

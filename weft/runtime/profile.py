@@ -52,7 +52,8 @@ def profile(
         for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True))
         if not c.once
     ]
-    return Profile(program, calls, len(runs), *(float(np.median(whole[timed])) for timed in (False, True)))
+    plain, with_clock = (float(np.median(whole[timed])) for timed in (False, True))
+    return Profile(program, calls, len(runs), plain, with_clock)
 
 
 def call_ticks(stamps: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ partition     which nodes run on the array, on the activation unit, on the host
 compile       from a graph to stages; `stages` are the operations of a program before tiling
 lowering      from stages to `instructions`; `buffer` plans the unified buffer
 timing        cycles by cause; `report` prints them, `simulate` runs functions and varies the machine
-executable    programs of the device: exact values by `interpreter`, modelled times; `device` registers it
+executable    programs of the device: exact values by `interpreter`, modelled times by `stage_times`; `device` registers it
 systolic      the array cell by cell and cycle by cycle; `animation` draws it
 published     the six networks of the paper
 

@@ -14,11 +14,11 @@ NEVER = 1 << 60
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Transfers before each stage, and the peak number of bytes held."""
+    """Transfers before each stage, and the number of bytes held in it."""
 
     evicted: list[list[TpuValue]]
     restored: list[list[TpuValue]]
-    most_bytes: int
+    held_bytes: list[int]
 
     @property
     def spilled(self) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def planned_moves(stages: Sequence[Stage], machine: TpuMachine) -> BufferPlan:
     saved: set[TpuValue] = set()  # with a copy on the host
     evicted: list[list[TpuValue]] = []
     restored: list[list[TpuValue]] = []
-    most = 0
+    held_bytes: list[int] = []
     for number, stage in enumerate(stages):
         needed = {*stage.reads, *stage.writes}
         _check_that_it_fits(stage, needed, machine)
@@ -40,11 +40,11 @@ def planned_moves(stages: Sequence[Stage], machine: TpuMachine) -> BufferPlan:
         held -= {*gone}
         restored.append([value for value in dict.fromkeys(stage.reads) if value not in held])
         held |= needed
-        most = max(most, sum(value.nbytes for value in held))
+        held_bytes.append(sum(value.nbytes for value in held))
         evicted.append([value for value in gone if value not in saved])
         saved |= {*gone}
         held = {value for value in held if _next_use(uses[value], number) < NEVER}
-    return BufferPlan(evicted, restored, most)
+    return BufferPlan(evicted, restored, held_bytes)
 
 
 def _uses(stages: Sequence[Stage]) -> dict[TpuValue, list[int]]:

@@ -26,6 +26,7 @@ from .partition import partitioned
 class TpuDevice(ArrayDevice):
     """The simulated device; see the top of this file."""
 
+    is_modelled = True
     trains = False
 
     def __init__(self, name: str = "tpu", machine: TpuMachine | None = None) -> None:
@@ -33,6 +34,9 @@ class TpuDevice(ArrayDevice):
 
     def about(self) -> str:
         return f"simulated TPU: {self.machine}"
+
+    def hardware_name(self) -> str:
+        return "TPU v1" if self.machine == TpuMachine() else self.about()
 
     def run(self, program: NodeProgram) -> list[Buffer]:
         with STATE_LOCK:

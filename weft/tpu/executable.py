@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import prod
 
 from ..graph.graph import Graph
 from ..options import CompileOptions
 from ..runtime import native
-from ..runtime.facts import CallTime, Profile
+from ..runtime.facts import Profile
 from ..runtime.reference import InterpretedExecutable
 from .compile import compiled_program
 from .interpreter import Interpreter
 from .machine import TpuMachine
 from .report import TpuReport
 from .roof import TpuRoof
-
-LEAST = 1e-12  # seconds of a call with no modelled time
+from .stage_times import stage_times
 
 
 class HostExecutable(native.NativeExecutable):
@@ -30,9 +28,9 @@ class HostExecutable(native.NativeExecutable):
 
 
 class TpuExecutable(InterpretedExecutable):
-    """A program with int8 products. Its kernels are those of the CPU's planner; times, sources and roofline are those of the machine."""
+    """A program with int8 products. Its memory plan is that of the CPU's planner; its times, sources and roofline are those of the machine."""
 
-    where = "simulated TPU"
+    where = "simulated TPU, modelled"
 
     def __init__(
         self,
@@ -65,23 +63,5 @@ class TpuExecutable(InterpretedExecutable):
         return TpuRoof(self.machine)
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-        """The modelled time of each product, including its activation, at the kernel with that product; the other kernels share the rest equally."""
-        program = self.program
-        last_calls = {call.kernel: number for number, call in enumerate(program.calls)}  # other calls prepare operands
-        known = self._product_seconds()
-        seconds = [0.0] * len(program.calls)
-        for kernel, number in last_calls.items():
-            found = known.get(prod(kernel.anchor.shape)) if kernel.anchor is not None else None
-            if found:
-                seconds[number] = found.pop(0)
-        left = (self.report.seconds - sum(seconds)) / max(1, seconds.count(0.0))
-        calls = [CallTime(i, call, max(LEAST, seconds[i] or left)) for i, call in enumerate(program.calls)]
-        return Profile(program, calls, repeats or 1)
-
-    def _product_seconds(self) -> dict[int, list[float]]:
-        """Seconds of products by the number of elements of their results: the compiler rewrites nodes, but keeps these numbers and their order."""
-        found: dict[int, list[float]] = {}
-        for number, step in enumerate(self.parts.steps):
-            if step.product is not None:
-                found.setdefault(prod(step.product.node.shape), []).append(self.report.stage_seconds(number))
-        return found
+        """The modelled time of each stage."""
+        return Profile(self.program, [], 1, stages=tuple(stage_times(self.parts, self.report)))

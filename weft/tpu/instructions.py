@@ -132,9 +132,14 @@ class TpuProgram:
     machine: TpuMachine
     stages: tuple[Stage, ...]
     instructions: tuple[Instruction, ...]
-    buffer_bytes: int  # peak use of the unified buffer
+    held_bytes: tuple[int, ...]  # in the unified buffer during each stage
     spilled: tuple[str, ...] = ()  # values spilled from the unified buffer
     host: tuple[str, ...] = ()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The peak use of the unified buffer."""
+        return max(self.held_bytes, default=0)
 
     def text(self, most: int | None = None) -> str:
         """The listing, of the first `most` instructions or all."""

@@ -40,7 +40,7 @@ def lowered(stages: Sequence[Stage], machine: TpuMachine, host: Sequence[str] = 
     for number, stage in enumerate(stages):
         instructions += _moves(plan, number)
         instructions += lowering.stage(number, stage, (*stage.reads, *plan.evicted[number]))
-    return TpuProgram(machine, tuple(stages), tuple(instructions), plan.most_bytes, plan.spilled, tuple(host))
+    return TpuProgram(machine, tuple(stages), tuple(instructions), tuple(plan.held_bytes), plan.spilled, tuple(host))
 
 
 def _moves(plan: BufferPlan, number: int) -> Iterator[Instruction]:

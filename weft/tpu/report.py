@@ -100,7 +100,7 @@ class TpuReport:
             if cycles:
                 mostly = max(found, key=lambda cause: found[cause])
                 share = f"{cycles / max(1, self.total_cycles):.1%}"
-                rows.append((stage.name, _size(stage), f"{MS * self.stage_seconds(number):.4f}", share, mostly))
+                rows.append((stage.name, product_size(stage), f"{MS * self.stage_seconds(number):.4f}", share, mostly))
         return aligned(rows)
 
     def _notes(self) -> list[str]:
@@ -109,7 +109,7 @@ class TpuReport:
         return ["", *lines] if lines else []
 
 
-def _size(stage: Stage) -> str:
+def product_size(stage: Stage) -> str:
     """Rows, inputs and outputs of a product."""
     if not isinstance(stage, MatrixStage):
         return ""

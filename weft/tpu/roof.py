@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from ..records import dataclass
 from .machine import TpuMachine
 
@@ -31,7 +33,10 @@ class TpuRoof:
         return min(self.machine.peak_tops, 2 * intensity * self.bandwidth / 1e12)
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        """The least time for so much work; the array multiplies bytes alone."""
+        if flops and itemsize > 1:
+            return inf
         return max(flops / (self.machine.peak_tops * 1e12), nbytes / self.bandwidth)
 
     def __str__(self) -> str:
-        return f"{self.machine.peak_tops:.3g} TOPS in int8, weights at {self.bandwidth / 1e9:g} GB/s (a modelled TPU)"
+        return f"{self.machine.peak_tops:.3g} TOPS in int8, weights at {self.bandwidth / 1e9:g} GB/s (a modelled TPU; computation on its host is not counted)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from math import prod
 
 from ...dtypes import DType, int8, uint8
@@ -183,11 +184,11 @@ def _packed_product(p: MatrixBatch, threads: int, streamed: bool) -> Plan:
 def _renamed(phase: PlanPhase, operand: str) -> PlanPhase:
     """The phase with "packed" for an operand."""
     names = {operand: "packed"}
-    return PlanPhase(
-        phase.symbol,
-        tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments),
-        frozenset(names.get(n, n) for n in phase.reads),
-        frozenset(names.get(n, n) for n in phase.writes),
+    return replace(
+        phase,
+        arguments=tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments),
+        reads=frozenset(names.get(n, n) for n in phase.reads),
+        writes=frozenset(names.get(n, n) for n in phase.writes),
     )
 
 

@@ -22,6 +22,7 @@ class PlanPhase:
     writes: frozenset[str]
     written: int | None = None  # bytes of the result that it writes, if not all
     copies: bool = False  # it only copies "x0" to "y": left out where both are the same memory
+    share: float | None = None  # of the main work and the result, if several phases compute different parts of it
 
 
 @dataclass(frozen=True)

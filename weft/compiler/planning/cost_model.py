@@ -39,6 +39,9 @@ class KernelCost:
     def nbytes(self) -> int:
         return self.read + self.written
 
+    def times(self, share: float) -> KernelCost:
+        return KernelCost(*(round(share * part) for part in (self.flops, self.read, self.written, self.persistent)))
+
     def __add__(self, other: KernelCost) -> KernelCost:
         return KernelCost(
             self.flops + other.flops,
@@ -194,14 +197,15 @@ def _plan(program: KernelProgram, call: Call) -> KernelCost:
         written = min(written, phase.written)
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
         written = read  # a packed copy is about as large as the operand
-    flops = _anchor_flops(program, kernel) if _is_main(program, call) else 0
-    total = KernelCost(flops, read, written, persistent + _persistent(program, results))
+    flops = _anchor_flops(program, kernel) if phase.share is not None or _is_main(program, call) else 0
+    total = KernelCost(flops, 0, written, _persistent(program, results))
     if "epilogue" in phase.arguments and kernel.nest is not None:
         loaded = _loaded(kernel)
         more = KernelCost(_loop_flops(kernel), sum(loaded.values()), _epilogue_writes(program, kernel) - written)
         updated = {node: nbytes(node) for node in kernel.outputs if node not in results}
         total += replace(more, persistent=_persistent(program, loaded) + _persistent(program, updated))
-    return total
+    # Each of several phases reads the operands as a whole.
+    return total.times(1.0 if phase.share is None else phase.share) + KernelCost(0, read, 0, persistent)
 
 
 def _anchor_flops(program: KernelProgram, kernel: Kernel) -> int:
@@ -233,7 +237,7 @@ def _epilogue_writes(program: KernelProgram, kernel: Kernel) -> int:
 
 
 def _is_main(program: KernelProgram, call: Call) -> bool:
-    """Whether a phase does the main work of its plan: there is one such phase."""
+    """Whether a phase does the main work of its plan, where one phase does all of it."""
     phases = program.plans[call.kernel].phases
     main = [p for p in phases if side_phase(p.symbol) is None] or phases
     return call.phase is main[-1]

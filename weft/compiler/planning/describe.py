@@ -39,9 +39,14 @@ def _name(program: KernelProgram, call: Call) -> str:
 
 def sources(kernel: Kernel) -> list[Source]:
     """The user's source lines that a kernel comes from, the most expensive first."""
+    return source_lines(_parts(kernel))
+
+
+def source_lines(parts: Iterable[tuple[Node, float]]) -> list[Source]:
+    """The user's source lines of nodes with these costs, the most expensive first."""
     weight: dict[tuple[str, int], float] = defaultdict(float)
     found: dict[tuple[str, int], Source] = {}
-    for node, cost in _parts(kernel):
+    for node, cost in parts:
         if node.source:
             line = (node.source.file, node.source.line)
             weight[line] += cost
@@ -56,8 +61,13 @@ def scopes(kernel: Kernel, program: KernelProgram | None = None) -> dict[Scope, 
     """
     if program is not None and kernel in program.bodies and (inside := _body_scopes(kernel, program)):
         return inside
+    return scope_shares(_parts(kernel))
+
+
+def scope_shares(parts: Iterable[tuple[Node, float]]) -> dict[Scope, float]:
+    """The layers of nodes with these costs, and the share of the cost that each has."""
     found: dict[Scope, float] = defaultdict(float)
-    for node, cost in _parts(kernel):
+    for node, cost in parts:
         found[_scope(node)] += cost
     return _shares(found) or {Scope(): 1.0}
 

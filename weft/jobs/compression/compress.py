@@ -25,7 +25,7 @@ from ..find import find_run
 from ..job import ENSEMBLE, REWRITTEN
 from ..schema import validated
 from ..stored import settings_of
-from .run import Compression
+from .run import Compression, is_begun, run_settings
 from .settings import COMPRESSION, check_compression, target_of
 from .state import STATE, is_compression, read_state
 from .targets import make_points
@@ -54,12 +54,11 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     else:
         run = RunFolder.named(root, name, settings["exist_ok"])
     run.write_json(STATE, {"settings": dict(settings), "source": str(source.resolve()), "points": [], "done": False})
+    run.settings(run_settings(source, run.path))  # a run from now on, which can be resumed
     try:
         return _compressed(run, Recorder(listener))
     except WeftError:
-        if (
-            not was_there and not (run.path / "args.yaml").exists()
-        ):  # nothing was begun, because the data is gone for example
+        if not was_there and not is_begun(run):  # nothing was begun, because the data is gone for example
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
@@ -83,7 +82,9 @@ def _compressed(run: RunFolder, recorder: Recorder) -> Path:
         with ExitStack() as held:
             held.enter_context(one_writer(run.path))
             held.enter_context(on(state["settings"]["device"]))
-            if not state["done"]:
+            if state["done"]:
+                shutil.rmtree(run.path / "steps", ignore_errors=True)
+            else:
                 state.pop("why", None)
                 work = Compression(run, state, recorder)
                 work.begin()

@@ -30,6 +30,16 @@ from .state import ENDED, PACKED, STATE, allowed_error
 from .steps import VALUE_STEPS, StepContext, before_the_swept, without_channels
 
 
+def run_settings(source: Path, folder: Path) -> dict[str, Any]:
+    """The settings of the new run: those of the original."""
+    return {**settings_of("compress", source), "name": folder.name, "weights": None}
+
+
+def is_begun(run: RunFolder) -> bool:
+    """Whether a compression has all that it needs to continue: a copy of the original, and what describes the run (the summary is written last)."""
+    return "parameters" in run.known_summary()
+
+
 class Compression:
     """A compression under way."""
 
@@ -77,12 +87,11 @@ class Compression:
 
     def _begin(self) -> None:
         path = self.folder.path
-        settings = {**settings_of("compress", self.source), "name": path.name, "weights": None}
-        if not (path / "args.yaml").exists():
+        if not is_begun(self.folder):
             (path / "steps").mkdir(exist_ok=True)
             shutil.copyfile(self.source / "weights" / "best.safetensors", path / "steps" / "original.safetensors")
             self.points.describe(self.folder)
-            self.folder.start(settings, DescribedNetwork.of(self.job.model()))
+            self.folder.start(run_settings(self.source, path), DescribedNetwork.of(self.job.model()))
         self.recorder.begin(path)
         self.recorder.log(f"run folder: {path}")
         self.recorder.send("run", folder=str(path), notes=[])
@@ -177,9 +186,9 @@ class Compression:
         )
         write_results(path, found, split=split)
         self.state |= {"chosen": chosen["number"], "done": True}
-        self.keep_state()
         compression_page(path, self.state)
         self.folder.close(ENDED, self.epochs_done)
+        self.keep_state()  # last: a compression that is done is not continued
         shutil.rmtree(path / "steps", ignore_errors=True)
         self.recorder.log(
             f"kept: point {chosen['number']}, {chosen['ratio']:.1f}x smaller, error {100 * chosen['error']:.2f} % "

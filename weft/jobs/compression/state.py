@@ -100,6 +100,8 @@ def keep_point(folder: Path, number: int, name: str | None = None) -> Path:
         # args.yaml makes a run of a folder, so it is written last.
         shutil.copytree(made, run.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("args.yaml"))
         shutil.copyfile(run.path / "weights" / "best.safetensors", run.path / "weights" / "last.safetensors")
+        if (folder / "env.json").exists():
+            shutil.copyfile(folder / "env.json", run.path / "env.json")
         _copy_history(folder, run.path, point.get("epochs"))
         numbers = {key: point[key] for key in ("loss", "accuracy") if key in point}
         known = {key: value for key, value in point.items() if key != "layers"}

@@ -72,10 +72,12 @@ def measure(settings: Mapping[str, Any], listener: Listener = ignore_events) -> 
         recorder.show("activity", text="compiling")
         subject = subject_of(settings)
         step, args = subject.step(batch, what)
-        times = call_times(step, args, settings["repeats"], partial(_tell, recorder))
+        times = None
+        if not find_device().is_modelled:
+            times = call_times(step, args, settings["repeats"], partial(_tell, recorder))
         recorder.show("activity", text="measuring kernels")
         found = profile(step, *args)
-        joules, _ = measured_joules(step, args, find_device(), times.p50)
+        joules, _ = measured_joules(step, args, find_device(), found.seconds if times is None else times.p50)
         calls = recorded_calls({str(device): (step, args)})
     arguments = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in args)
     record = profile_record(
@@ -96,9 +98,11 @@ def _plain_label(label: str) -> str:
 
     >>> _plain_label("network.layers.0"), _plain_label("Deployed/prepare.layers.0"), _plain_label("Deployed")
     ('layers.0', 'prepare.layers.0', 'output')
+    >>> _plain_label("network.body.layers.0")  # in int8
+    'layers.0'
     """
     name = label.rpartition("/")[2]
-    return "output" if name in (Deployed.__name__, "network") else name.removeprefix("network.")
+    return "output" if name in (Deployed.__name__, "network") else name.removeprefix("network.").removeprefix("body.")
 
 
 def _tell(recorder: Recorder, done: int, total: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -100,16 +100,30 @@ def find_subject(
     """The subject of this name: a network of the zoo, a file (.weft, .onnx) or a run. Sizes are the network's own unless they are given."""
     precision = precision or "float32"
     path = Path(name)
+    of_images = {"size": size, "channels": channels, "classes": classes}
     if name in zoo.names() or name in ALIASES:
         full = full_name(name)
         if FACTS[full].task == "text":
+            _check_unused(name, "takes text", of_images)
             return _of_text_network(full, length, precision)
+        _check_unused(name, "takes images", {"length": length})
         return _of_image_network(full, size, channels, classes, precision)
+    _check_unused(name, "has the sizes that it was made with", of_images)
     if path.is_file() and path.suffix.lower() == ".onnx":
+        _check_unused(name, "has the sizes that it was made with", {"length": length})
         return _of_onnx(name, onnx.load(path), precision)
     if path.is_file():
         return _of_program(name, load(path), precision, length)
     return _of_run(name, precision, length)
+
+
+def _check_unused(name: str, why: str, given: Mapping[str, object]) -> None:
+    """Reject settings that would change nothing."""
+    odd = [f"{setting}=" for setting, value in given.items() if value is not None]
+    if odd:
+        raise UserError(
+            "profile", f"{name} {why}, got {', '.join(odd)}. Leave {'it' if len(odd) == 1 else 'them'} out."
+        )
 
 
 def _images(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, ...]:
@@ -158,6 +172,8 @@ def _of_text_network(name: str, length: int | None, precision: str) -> ProfileSu
 def _of_program(name: str, program: Program, precision: str, length: int | None) -> ProfileSubject:
     program = program.eval()
     free = [dimension for dimension in program.manifest.dimensions if dimension != "batch"]
+    if not free:
+        _check_unused(name, "has the sizes that it was made with", {"length": length})
     others = dict.fromkeys(free, length or LENGTH)
 
     def inputs(batch: int) -> tuple[np.ndarray, ...]:
@@ -207,6 +223,7 @@ def _of_run(name: str, precision: str, length: int | None) -> ProfileSubject:
             partial(_tokens, vocabulary, steps, 1),
             precision,
         )
+    _check_unused(name, "takes images", {"length": length})
     classes = len(found.classes)
     labels = (lambda batch: np.random.default_rng(1).integers(0, classes, batch)) if classes else None
     stored = np.zeros((1, *found.shape), np.float32)

@@ -114,6 +114,7 @@ class SweepSearch:
     def _end(self, number: int, now: TrialStatus) -> None:
         """Tell the study how a trial ended."""
         reports = self._reports(now)
+        self.study.record(number, reports)
         if now.state == DONE:
             values = self._values(now)
             if values is None:
@@ -122,7 +123,6 @@ class SweepSearch:
                 self.failures = -math.inf
                 self.study.finished(number, values)
         elif now.why == PRUNED:
-            self.study.report(number, reports)
             self.study.pruned(number, f"by {self.record.plan.pruner} after epoch {max(reports, default=0)}")
         else:
             self._fail(number, now.why or CANCELLED)

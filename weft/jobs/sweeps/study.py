@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import RunError, UserError
@@ -87,15 +87,13 @@ class SweepStudy:
 
     def report(self, number: int, values: Mapping[int, float]) -> bool:
         """Report the metric of each epoch so far; whether the trial should be stopped after one of those that are new."""
-        reported = self._reported.setdefault(number, set())
-        new = [epoch for epoch, value in values.items() if epoch not in reported and math.isfinite(value)]
-        identity = self._identity(number) if new else None
-        for epoch in new:
-            self.storage.set_trial_intermediate_value(identity, epoch, values[epoch])
-            reported.add(epoch)
-            if self.study.pruner.prune(self.study, self.storage.get_trial(identity)):
-                return True
-        return False
+        pruner, storage = self.study.pruner, self.storage
+        return any(pruner.prune(self.study, storage.get_trial(one)) for one in self._recorded(number, values))
+
+    def record(self, number: int, values: Mapping[int, float]) -> None:
+        """Record the epochs of a trial that has ended: later trials are compared with all of them."""
+        for _ in self._recorded(number, values):
+            pass
 
     def twin(self, number: int, values: Mapping[str, Any]) -> int | None:
         """An earlier trial that has finished with the same settings."""
@@ -137,6 +135,16 @@ class SweepStudy:
         return {name: float(share) for name, share in found.items()}
 
     # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _recorded(self, number: int, values: Mapping[int, float]) -> Iterator[int]:
+        """Record the epochs that are new, one after another; the number of the trial in the storage after each."""
+        reported = self._reported.setdefault(number, set())
+        new = [epoch for epoch, value in values.items() if epoch not in reported and math.isfinite(value)]
+        identity = self._identity(number) if new else 0
+        for epoch in new:
+            self.storage.set_trial_intermediate_value(identity, epoch, values[epoch])
+            reported.add(epoch)
+            yield identity
 
     def _identity(self, number: int) -> int:
         """The number of a trial in the storage."""

@@ -158,7 +158,7 @@ class PoolByRegion(SplitLayer):
     @classmethod
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole] | None:
         if isinstance(given, Layout) and given.dim != ROWS:
-            return given, given
+            return (given, given) if given.dim < ROWS else None  # windows would cross the borders of parts of columns
         _, _, pairs = _pool_settings(layer, shapes)
         if hasattr(layer, "count_include_pad"):
             counts_differ = pairs[0] != (0, 0) and not layer.count_include_pad

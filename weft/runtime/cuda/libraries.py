@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle
 from math import prod
 from typing import Any
 
@@ -37,6 +38,8 @@ from .memory import DeviceMemory
 MEASURED = 5  # algorithms of a library that are measured
 SPARSE_PACKAGE = "nvidia-cusparselt-cu13"
 SPARSE_CAPABILITY = 80  # from which GPUs have sparse tensor cores
+LEAST_COMPRESSED = 50_000_000  # terms of a product: for fewer of them nothing is gained
+CACHE, MOST_COPIES = 256 << 20, 10  # bytes that no cache holds, and how many operands take turns at the most
 COMPILED = 1  # of them that the library must compile first, which takes about a second each
 
 
@@ -98,7 +101,7 @@ class Libraries:
 
     def compressed_bytes(self, rows: int, outputs: int, inputs: int, dtype: DType) -> int:
         """The bytes of a weight of 2:4 sparsity, (outputs, inputs), that is multiplied compressed; 0 if its dense product is faster."""
-        if self.gpu.capability < SPARSE_CAPABILITY:
+        if self.gpu.capability < SPARSE_CAPABILITY or rows * outputs * inputs < LEAST_COMPRESSED:
             return 0
         self.gpu.enter()
         if self._sparse is None:
@@ -124,10 +127,25 @@ class Libraries:
             size, _ = self._sparse.compressed_bytes(dense.n, dense.k, dense.a_dtype)
             size += -size % ALIGNED
             self.ready(CompressionSpec(dense.n, dense.k, dense.a_dtype, size))
-            seconds = self.seconds(replace(dense, compressed=size))
+            compressed = self._seconds_from_memory(replace(dense, compressed=size))
         except Unsupported:
             return 0
-        return size if seconds < GAIN * self.seconds(dense) else 0
+        return size if compressed < GAIN * self._seconds_from_memory(dense) else 0
+
+    def _seconds_from_memory(self, spec: ProductSpec) -> float:
+        """How long the fastest algorithm takes if its second operand is not in the cache: several take turns. A network has other weights, too."""
+        asked, buffers, place = self.ready(spec), self._buffers(spec), spec.arguments.index("b")
+        copies = [buffers[place]]
+        while len(copies) < MOST_COPIES and len(copies) * copies[0].nbytes < CACHE:
+            copies.append(DeviceMemory(self.gpu, copies[0].nbytes))
+            self.gpu.copy(copies[-1].address, copies[0].address, copies[0].nbytes)
+        workspace, turns = DeviceMemory(self.gpu, asked.workspace), cycle(copies)
+
+        def enqueue() -> None:
+            buffers[place] = next(turns)
+            asked.run([buffer.address for buffer in buffers], workspace.address, self.gpu.stream)
+
+        return seconds(self.gpu, enqueue)
 
     def _call(self, spec: Spec) -> Any:
         if isinstance(spec, CompressionSpec):

@@ -121,7 +121,8 @@ def _row_phase(tile: RegisterTile, values: dict[str, int], names: SweepOperands)
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     taps = values["x_kernel"] if values["x_kernel"] <= thresholds.row_taps else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
-    return ROW.phase(symbol, pointers, values, reads=[names.source, names.packed], writes=[names.result, "work"])
+    share = (values["column_end"] - values["column_begin"]) / values["outputs"]
+    return ROW.phase(symbol, pointers, values, [names.source, names.packed], [names.result, "work"], share)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def _product_plan(name: str, shape: ConvShape, threads: int, target: CpuTarget, 
 def _renamed(phase: PlanPhase, names: dict[str, str]) -> PlanPhase:
     arguments = tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments)
     reads, writes = (frozenset(names.get(n, n) for n in some) for some in (phase.reads, phase.writes))
-    return PlanPhase(phase.symbol, arguments, reads, writes)
+    return replace(phase, arguments=arguments, reads=reads, writes=writes)
 
 
 def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> PlanPhase:

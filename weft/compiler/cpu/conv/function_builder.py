@@ -35,11 +35,12 @@ class Signature:
         numbers: Mapping[str, int],
         reads: Sequence[str],
         writes: Sequence[str],
+        share: float | None = None,
     ) -> PlanPhase:
         """A call of the function. The pointers are named as the plan names them; "tid" and "threads" need no value."""
         arguments: list[str | int] = [pointers.get(p, p) for p in self.pointers]
         arguments += [n if n in NUMBERS else numbers[n] for n in self.numbers]
-        return PlanPhase(symbol, tuple(arguments), frozenset(reads), frozenset(writes))
+        return PlanPhase(symbol, tuple(arguments), frozenset(reads), frozenset(writes), share=share)
 
 
 def split(code: Code, number: Value, *sizes: Int) -> list[Value]:

@@ -221,7 +221,8 @@ def _block_phases(
         reads = [*reads, "work"]
     symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
     reads, writes = ([*reads, "context"], ["work"]) if streamed else (reads, [names.result, "work"])
-    phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=writes))
+    share = (block.end - block.begin) / sweep.outputs
+    phases.append(DIRECT.phase(symbol, pointers, numbers, reads, writes, share))
     return phases, used
 
 
