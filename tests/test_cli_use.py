@@ -130,7 +130,7 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     )
     again = json.loads(said("predict", str(path), image, "--json")[0])["classes"]
     assert again == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    assert "says itself how images become its inputs" in said("predict", str(path), image, "mean=0.5", code=2)[1]
+    assert "contains its own preprocessing" in said("predict", str(path), image, "mean=0.5", code=2)[1]
     bare = tmp_path / "bare.onnx"
     assert (
         "input: float32[batch, 3, 8, 8]"

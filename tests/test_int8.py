@@ -235,7 +235,7 @@ def test_quantize(dtype: str, bits: int | None, limits: tuple[int, int]) -> None
 def test_quantize_is_rejected() -> None:
     x = weft.zeros((2, 3))
     for call, text in [
-        (lambda: weft.quantize(x, [0.1, 0.2]), "[quantize] a scale of shape (2,) lies along an axis: give axis=."),
+        (lambda: weft.quantize(x, [0.1, 0.2]), "[quantize] axis= is required for a scale of shape (2,), got None."),
         (lambda: weft.quantize(x, [0.1, 0.2], axis=1), "a scale of shape (3,) is required for axis 1, got (2,)"),
         (lambda: weft.quantize(x, 0.1, dtype="int32"), "one of int8, uint8, int16, uint16 is required, got int32"),
         (lambda: weft.quantize(x, 0.1, bits=9), "at most the 8 bits of int8 are possible, got bits=9"),

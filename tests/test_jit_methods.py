@@ -176,7 +176,8 @@ def test_objects_without_room_are_refused() -> None:
             return x
 
     with pytest.raises(
-        weft.UserError, match=r"\[jit\] objects of Tight have no room.*Compile a function outside of the class"
+        weft.UserError,
+        match=r"\[jit\] objects of Tight cannot hold a compiled method.*Compile a function outside of the class",
     ):
         Tight().f(1.0)
 

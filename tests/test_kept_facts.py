@@ -134,7 +134,7 @@ def test_settings_change_what_a_bare_network_is_given() -> None:
     )
     assert "the output is used as it is" in said("predict", "shares.weft", "edges.png")
     assert probabilities("shares.weft") == pytest.approx(plain, abs=1e-5)
-    assert "says itself how" in said("predict", "net.weft", "edges.png", "mean=0.5", code=2)
+    assert "contains its own preprocessing" in said("predict", "net.weft", "edges.png", "mean=0.5", code=2)
 
 
 def test_a_loaded_network_that_is_saved_again_keeps_its_facts() -> None:

@@ -395,7 +395,7 @@ ERRORS = [
     ),
     (
         lambda: nn.LSTM(2, 3)(weft.ones((1, 4, 2)), weft.ones((1, 1, 3))),
-        "[LSTM] a state h and c of shape (1, 1, 3) is required, got (1, 1, 3). None begins with zeros.",
+        "[LSTM] a state h and c of shape (1, 1, 3) is required, got (1, 1, 3). None starts with zeros.",
     ),
     (
         lambda: nn.GRU(2, 3, layers=2)(weft.ones((1, 4, 2)), weft.ones((1, 1, 3))),

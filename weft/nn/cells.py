@@ -115,7 +115,7 @@ def parts_of(kind: CellType, state: Any, shape: tuple[int, ...]) -> State:
     if len(parts) != kind.states or any(part.shape != shape for part in parts):
         wanted = " and ".join(["h", "c"][: kind.states])
         got = ", ".join(str(part.shape) for part in parts)
-        raise UserError(kind.name, f"a state {wanted} of shape {shape} is required, got {got}. None begins with zeros.")
+        raise UserError(kind.name, f"a state {wanted} of shape {shape} is required, got {got}. None starts with zeros.")
     return parts
 
 

@@ -128,7 +128,7 @@ def _along(name: str, what: str, value: ArrayLike, x: Tensor, axis: int | None, 
     if given.ndim == 0:
         return given
     if axis is None:
-        raise UserError(name, f"a {what} of shape {given.shape} lies along an axis: give axis=.")
+        raise UserError(name, f"axis= is required for a {what} of shape {given.shape}, got None.")
     index = normal_axis(name, axis, x.ndim)
     if given.shape != (x.shape[index],):
         raise UserError(name, f"a {what} of shape ({x.shape[index]},) is required for axis {axis}, got {given.shape}.")

@@ -50,7 +50,7 @@ class CompilingDevice(Device):
             return []
         for node in program.wanted:
             if prod(node.shape) > IMPOSSIBLE:
-                raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source)
+                raise RunError(node.op.name, f"not enough memory for a result of type {node.type}.", node.source)
         collective = any(node.op.kind == "collective" and node.op.own_kernels for node in program.order)
         found = structure(program) if not collective or self.compiles_collectives else None
         if found is not None:

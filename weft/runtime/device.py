@@ -141,7 +141,7 @@ class Device(ABC):
         None,
         -1,
     )  # the cached number of options, and the change count of the settings at that time
-    ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
+    ignored_settings: frozenset[str] = frozenset()  # code-shaping settings that its compiler ignores
     is_accelerator = False  # hardware beside the CPU
     is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
     is_modelled = False  # the times of its programs are modelled: no clock can measure them
@@ -197,7 +197,7 @@ class Device(ABC):
         return self.about().split(",")[0]
 
     def health(self) -> Health | None:
-        """How it is doing just now; None if it does not tell."""
+        """Its current state (temperature, power, use); None if the device does not report it."""
         return None
 
     def bus(self) -> str | None:

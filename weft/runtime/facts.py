@@ -29,7 +29,7 @@ class CallTime:
     number: int
     call: Call
     seconds: float
-    waiting: float = 0.0  # share of the threads' time in which they waited for others
+    waiting: float = 0.0  # the share of the threads' time spent waiting for other threads
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelledStage:
 
 @dataclass(frozen=True)
 class Profile:
-    """A program, and the time of each of its calls: the median of some runs. The clock itself takes time: see `overhead`.
+    """A program, and the time of each of its calls: the median of some runs. Reading the clock takes time: see `overhead`.
 
     A modelled machine has `stages` instead of calls.
     """
@@ -58,7 +58,7 @@ class Profile:
     program: KernelProgram
     calls: list[CallTime]
     runs: int
-    plain: float = 0.0  # seconds of a run without a clock; 0: not measured
+    plain: float = 0.0  # seconds of a run without timestamps; 0: not measured
     timed: float = 0.0  # of one with it
     stages: tuple[ModelledStage, ...] = ()
 

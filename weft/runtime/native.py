@@ -77,7 +77,7 @@ def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
     try:
         made = np.empty(shape, dtype)
     except (MemoryError, ValueError):
-        raise RunError("run", f"there is no memory for a result of type {dtype}{list(shape)}.") from None
+        raise RunError("run", f"not enough memory for a result of type {dtype}{list(shape)}.") from None
     for prepare in BEFORE_USE:
         prepare(made)
     return made
@@ -322,7 +322,7 @@ class _Arena:
             except (MemoryError, ValueError):
                 size = f"{wanted >> 20} MiB that live at one time in this program"
                 raise RunError(
-                    "run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint."
+                    "run", f"not enough memory for the {size}. Use smaller batches or weft.checkpoint."
                 ) from None
             self._address = -(-address_of()(self._memory) // ALIGN) * ALIGN
         for prepare in BEFORE_USE:

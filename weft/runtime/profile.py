@@ -157,5 +157,5 @@ def _room(size: int) -> np.ndarray:
     try:
         memory = np.empty(size + 64, np.uint8)
     except (MemoryError, ValueError):
-        raise RunError("profile", f"there is no memory for a copy of {size >> 20} MiB.") from None
+        raise RunError("profile", f"not enough memory for a copy of {size >> 20} MiB.") from None
     return memory[-memory.ctypes.data % 64 :]

@@ -103,7 +103,7 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
     except WeftError as error:  # report the line that created the op, not the one that read its value
         raise type(error)(error.where, error.message, node.source) from None
     except MemoryError:
-        raise RunError(op.name, f"there is no memory for a result of type {node.type}.", node.source) from None
+        raise RunError(op.name, f"not enough memory for a result of type {node.type}.", node.source) from None
     except (ValueError, TypeError, OverflowError) as error:
         raise RunError(op.name, f"NumPy cannot compute a result of type {node.type}: {error}.", node.source) from error
     if node.outputs:

@@ -58,7 +58,7 @@ class Team:
         if stopped == StopReason.NESTED:
             raise UserError("team", "this thread is running a program already; a signal's handler cannot run one.")
         if stopped == StopReason.FORKED:
-            raise RunError("team", "the process was forked while its program ran. It goes on in the parent alone.")
+            raise RunError("team", "the process was forked while its program ran. It continues in the parent only.")
 
     def _start(self) -> Callable[[int, int], int]:
         with self._starting:

@@ -94,7 +94,7 @@ class Jit(Generic[R]):
         if not can_hold_programs(instance):
             raise UserError(
                 "jit",
-                f"objects of {type(instance).__name__} have no room for a compiled method: their __slots__ name neither "
+                f"objects of {type(instance).__name__} cannot hold a compiled method: their __slots__ name neither "
                 "'__dict__' nor '__weakref__', or they are tuples. Compile a function outside of the class.",
             )
         # A light one, made at every call: it holds the object, its programs do not.

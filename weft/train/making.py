@@ -74,7 +74,7 @@ class TrainingPlan:
     def training_loss(self, loss: Loss) -> Loss:
         """The training loss, with label smoothing if there is any. Validation uses the plain loss."""
         if not 0.0 <= self.label_smoothing < 1.0:
-            raise UserError("fit", f"label_smoothing lies in [0, 1), got {self.label_smoothing}.")
+            raise UserError("fit", f"label_smoothing in [0, 1) is required, got {self.label_smoothing}.")
         if not self.label_smoothing:
             return loss
         if "label_smoothing" not in inspect.signature(loss).parameters:

@@ -21,7 +21,7 @@ class PlanPhase:
     reads: frozenset[str]  # names of pointers
     writes: frozenset[str]
     written: int | None = None  # bytes of the result that it writes, if not all
-    copies: bool = False  # it only copies "x0" to "y": left out where both are the same memory
+    copies: bool = False  # it only copies "x0" to "y": omitted if both are the same memory
     share: float | None = None  # of the main work and the result, if several phases compute different parts of it
 
 

@@ -85,12 +85,12 @@ def _grouped_product(node: Node) -> Node | None:
 
 
 def linear_operands(node: Node) -> tuple[Node, Node] | None:
-    """Of a product as linear layers have it, x W^T over the last axis: x with that axis last, and W, (outputs, inputs), before any
+    """The operands of a product x W^T over the last axis, as in linear layers: x with that axis last, and W, (outputs, inputs), before any
     conversion to another float. None for other products."""
     (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
     if len(b) != 2 or len(y.shape) != 2:
         return None
-    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where it must be
+    while y.op.name == "permute" or _is_exact_cast(y):  # of a weight in 16 bits, which is rounded only where necessary
         y, b = y.inputs[0], b[::-1] if y.op.name == "permute" else b
     free = a.replace(b[1], "")
     if b[1] not in a or b[1] in out or b[0] not in out or out != free + b[0]:

@@ -51,7 +51,7 @@ def joined_jobs(queue: JobQueue, folder: Path, state: Mapping[str, Any], owner: 
         if other is not None and other.state.state == DONE:
             known[number] = other
         elif other is not None and not other.state.has_ended:
-            raise UserError("weft train", f"folds that nobody trains are required, got fold {number}, which is {other.state.state} as {other} of {'the queue' if is_own else 'a command'}. Wait for it, or stop it.")  # fmt: skip
+            raise UserError("weft train", f"folds that are not being trained are required, got fold {number}, which is {other.state.state} as {other} of {'the queue' if is_own else 'a command'}. Wait for it, or stop it.")  # fmt: skip
         elif job is None:
             known[number] = _added(queue, state, number, owner, other)
         elif job.state.state in (STOPPED, FAILED):

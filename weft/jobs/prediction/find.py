@@ -47,5 +47,5 @@ def _refuse_settings(given: ImageInput, name: str) -> None:
     if given != ImageInput():
         raise UserError(
             "predict",
-            f"settings of images are for models without preprocessing inside; {name} says itself how images become its inputs.",
+            f"settings of images are for models without preprocessing inside; {name} contains its own preprocessing.",
         )

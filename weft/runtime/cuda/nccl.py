@@ -210,7 +210,7 @@ class Communicators:
             _wait(lambda: self._page is None or self._page.failure is not None)
             self.check()
             raise RunError(
-                "nccl", f"{what}: {error}. With NCCL_DEBUG=INFO in the environment NCCL says more."
+                "nccl", f"{what}: {error}. With NCCL_DEBUG=INFO in the environment NCCL prints details."
             ) from None
 
 
