@@ -41,7 +41,9 @@ class PrintablePlan(Protocol):
 def plan_text(plan: PrintablePlan) -> str:
     """The text of the whole plan."""
     most = plan.ranks[-1]
-    examples = f"{plan.batch:g} example{'' if plan.batch == 1 else 's'} {'in total' if plan.fixed_total else 'per rank'}"
+    examples = (
+        f"{plan.batch:g} example{'' if plan.batch == 1 else 's'} {'in total' if plan.fixed_total else 'per rank'}"
+    )
     head = f"{plan.subject + ' on ' if plan.subject else ''}{plan.title}; {examples}, {size_text(plan.parameters)} of parameters; all figures are predicted"
     scaling = [plan.best(n) for n in plan.ranks]
     parts = [head, f"best split by number of ranks\n{_rows(plan, scaling)}"]
