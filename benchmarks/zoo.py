@@ -10,6 +10,7 @@
     python benchmarks/zoo.py --cpu-time                 on one core and in CPU time: for a machine that others use too
     python benchmarks/zoo.py --json FILE --resume       keep rows in FILE, and measure only those that are not there yet
     python benchmarks/zoo.py --limit 180                give up on a row after so many seconds
+    python benchmarks/zoo.py --skip-explain             times alone: on a busy machine those of kernels, which are wall-clock, say nothing
 
 Every row is a process of its own. Beside the times stand how much of weft's own time is above the roof of the machine, by `explain`, and the
 three kernels that lose most of it. See benchmarks/README.md for the method.
@@ -56,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--batch", type=int, help="examples of a batch; else what suits the network")
     parser.add_argument("--skip-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--skip-explain", action="store_true", help="without the kernels that lose most")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--cpu-time", action="store_true", help="one core, CPU time")
     parser.add_argument("--json", type=Path, help="where rows are kept")
@@ -98,9 +100,8 @@ def _ask(options: argparse.Namespace, mode: str, name: str, threads: int) -> dic
     """Measure a row in a process of its own: one that dies is a result too, and threads do not outlive it."""
     command = [sys.executable, __file__, "--one", mode, name, "--threads", str(threads), "--device", options.device]
     command += ["--batch", str(options.batch)] if options.batch else []
-    command += [
-        f"--{flag}" for flag in ("skip-compile", "quick", "cpu-time") if getattr(options, flag.replace("-", "_"))
-    ]
+    flags = ("skip-compile", "skip-explain", "quick", "cpu-time")
+    command += [f"--{flag}" for flag in flags if getattr(options, flag.replace("-", "_"))]
     start = time.perf_counter()
     row: dict[str, Any] = {"mode": mode, "name": name, "asked": threads}
     try:
@@ -138,8 +139,10 @@ def _line(row: dict[str, Any]) -> str:
     if row.get("ratio") is None:
         return f"| {name} | - | - | - | - | {failures} |"
     ours, peer = 1e3 * row["seconds"]["weft"], 1e3 * row["seconds"][row["best_peer"]]
-    losers = "; ".join(f"{what} {1e3 * lost:.2g} ms ({roof:.0%})" for what, lost, roof in row["losers"])
-    above = f"{1e3 * row['above_roof']:.3g} of {1e3 * row['explained']:.3g} ms"
+    losers, above = "", "-"
+    if "losers" in row:
+        losers = "; ".join(f"{what} {1e3 * lost:.2g} ms ({roof:.0%})" for what, lost, roof in row["losers"])
+        above = f"{1e3 * row['above_roof']:.3g} of {1e3 * row['explained']:.3g} ms"
     cells = (name, f"{ours:.3g} ms", f"{peer:.3g} ms ({row['best_peer']})", f"{row['ratio']:.2f}", above)
     return f"| {' | '.join(cells)} | {losers}{'; ' if failures else ''}{failures} |"
 
@@ -165,7 +168,7 @@ def _one(options: argparse.Namespace) -> None:
     mode, name = options.one
     row = zoo_measure.measure_row(
         name, mode == "training", options.device, batch=options.batch, compiled=not options.skip_compile,
-        quick=options.quick, cpu_time=options.cpu_time,
+        quick=options.quick, cpu_time=options.cpu_time, explained=not options.skip_explain,
     )  # fmt: skip
     print(json.dumps(row | {"threads": threads}))
 

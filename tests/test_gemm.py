@@ -211,6 +211,29 @@ def test_rows_that_share_a_set_of_the_cache_are_not_read_in_place_by_tall_tiles(
     assert k != 1024 or (larger.reading, larger.tile.rows) == ("rows", 9)
 
 
+@pytest.mark.parametrize(("k", "n", "short"), [(64, 1024, True), (65, 1024, False), (64, 1000, False)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tasks_of_short_products_store_to_few_rows(k: int, n: int, short: bool, threads: int) -> None:
+    """Where rows of the result are a page apart and k is short, a task with many rows would miss the TLB at every one."""
+    target = CpuTarget("x86_64", "cascadelake", "", 512, 32, l1=32 << 10, l2=1 << 20)
+    p = tiling.Problem(1024, n, k, (1, 1024), (n, 1), (n, 1), 1, 0, 0, 0, "f32", "f32", "f32", threads, False)
+    chosen = tiling.choose(p, target)
+    assert (chosen.row_blocks >= 1024 // 32) is short
+    with thresholds.set(product_short=0):
+        assert tiling.choose(p, target).row_blocks < 1024 // 32
+
+
+@pytest.mark.parametrize("k", [1, 16, 64, 65])
+def test_bits_do_not_depend_on_the_tasks_of_short_products(k: int) -> None:
+    case = Case(100, 1030, k, a_turned=True)
+    few = solve(case).copy()
+    with thresholds.set(product_short=0):
+        case.shown[:] = POISON
+        case.run(case.plan())
+    case.check()
+    assert np.array_equal(few, case.shown)
+
+
 def test_all_ways_of_all_problems() -> None:
     """Whatever the estimate would choose elsewhere works too."""
     tried, shape = set(), (37, 61, 70)

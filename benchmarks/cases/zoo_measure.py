@@ -22,7 +22,15 @@ OWN = 5.0  # or so many times the difference between two ways of torch: deep net
 
 
 def measure_row(
-    name: str, training: bool, device: str, *, batch: int | None, compiled: bool, quick: bool, cpu_time: bool
+    name: str,
+    training: bool,
+    device: str,
+    *,
+    batch: int | None,
+    compiled: bool,
+    quick: bool,
+    cpu_time: bool,
+    explained: bool = True,
 ) -> dict[str, Any]:
     """The times of all contestants and the kernels of weft that lose most, ready for JSON."""
     need("torch")  # sets its threads
@@ -43,7 +51,7 @@ def measure_row(
     measure.rate(row, times)
     ready.clear()
     gc.collect()
-    return _as_json(row, network) | _explained(network, training, device)
+    return _as_json(row, network) | (_explained(network, training, device) if explained else {})
 
 
 def _waiting(one: Work) -> Ready:

@@ -59,6 +59,7 @@ _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element 
 _FAR = 0.6  # more, if it is used in another phase
 _NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
 _PAGE = 4096  # bytes; also those of a way of the L1 cache
+_TLB_ROWS = 32  # rows of C, each in a page of its own, that a task stores to without TLB misses
 _EVICTED = 0.15  # slowdown if the rows of a tile evict each other from the L1 cache
 _SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte that more threads than these share
 
@@ -107,9 +108,14 @@ def transpose_problem(p: Problem) -> Problem:
     )  # fmt: skip
 
 
-@lru_cache(4096)
 def choose(problem: Problem, target: CpuTarget) -> Tiling:
     """The tiling with the lowest cost."""
+    return _chosen(problem, target, thresholds.product_short)
+
+
+@lru_cache(4096)
+def _chosen(problem: Problem, target: CpuTarget, short: int) -> Tiling:
+    """The same. `short`: the threshold that it depends on, as a cache key."""
     return min(candidates(problem, target), key=lambda choice: choice.cost)
 
 
@@ -187,6 +193,9 @@ class _Estimate:
         k_block = self.k_block(width)
         # A task's rows of A stay in the L2 cache.
         fewest = ceil(tall * height * k_block * BYTES[p.kind] / (self.target.l2 // 4))
+        if p.k <= thresholds.product_short and p.c[0] * BYTES[p.kind] >= _PAGE:
+            # Tiles are stored faster than they could be with a TLB miss for each row.
+            fewest = max(fewest, min(tall, ceil(tall * height / _TLB_ROWS)))
         cost, rows, columns = min(
             (self.cost(ceil(tall / rows), ceil(wide / columns), rows * columns, k_block), rows, columns)
             for rows, columns in _blocks(tall, wide, fewest, p.batch, p.threads)
