@@ -249,6 +249,12 @@ def one_ends():
     parallel.all_reduce(weft.ones(3), "data")
 
 
+def other_mesh():
+    """Without a check, each waits in a group of its own."""
+    mesh = parallel.Mesh(a=2) if parallel.world().rank else parallel.Mesh(a=1, b=2)
+    parallel.all_reduce(weft.ones(3), next(axis for axis, size in mesh.axes if size == 2))
+
+
 def test_processes_may_have_several_threads_and_another_order_ends_them(shared_pools):
     with parallel.RankPool(2, threads=3) as threaded:
         results = [shared_pools[2].run(many_threads), threaded.run(many_threads)]
@@ -262,6 +268,7 @@ def test_processes_may_have_several_threads_and_another_order_ends_them(shared_p
     ("function", "message"),
     [
         (one_fails, r"rank 1 failed: ValueError: no luck \(test_collectives.py"),
+        (other_mesh, r"all ranks must create the same mesh, got Mesh\(a=2\) on rank 1"),
         (one_ends, "rank 1 (died|ended with exit status 3)"),
     ],
 )

@@ -8,13 +8,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
 
 from ..compiler.cpu.collective.layout import LINE, TAG_BITS, Context
 from ..compiler.host import usable_cores
-from ..errors import RunError
-from .control import MAPPED, MEMORY, ControlPage, new_memory, path_of
+from ..errors import RunError, UserError
+from .control import MAPPED, MEMORY, PURPOSE, ControlPage, new_memory, path_of
 
 SLOT_BYTES = 1 << 18
 # A quarter of a millisecond, more than twice a sleep of SLEEP_MICROSECONDS: else a rank whose peer sleeps would sleep too, and keep it waiting in turn.
@@ -26,12 +27,16 @@ PATIENCE = 120.0  # timeout in seconds for processes to meet at startup
 class SharedMemory:
     """An anonymous file in memory that all processes map. Rank 0 creates it and announces its location; without a name, it cannot be left behind."""
 
-    def __init__(self, number: int, nbytes: int, control: ControlPage) -> None:
+    def __init__(self, number: int, nbytes: int, control: ControlPage, purpose: str = "links") -> None:
         self._control = control
+        checksum = crc32(purpose.encode())
         if control.rank == 0:
             file = new_memory("weft mesh", nbytes)
+            control.words[PURPOSE] = checksum
             control.words[MEMORY] = number << 44 | os.getpid() << 20 | file
         self._wait(lambda: int(control.words[MEMORY]) >> 44 == number, "its memory")
+        if control.words[PURPOSE] != checksum:
+            raise UserError("mesh", f"all ranks must create the same mesh, got {purpose} on rank {control.rank} and another one on rank 0.")  # fmt: skip
         place = int(control.words[MEMORY])
         with open(path_of(place & 0xFFFFF, place >> 20 & 0xFFFFFF), "r+b") as opened:
             self._map = mmap.mmap(opened.fileno(), nbytes)

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import RunError, UserError
 
 SIZE = 1 << 17
-STOP, STOPPED_RANK, TEXT_LENGTH, MEMORY = range(4)  # words
+STOP, STOPPED_RANK, TEXT_LENGTH, MEMORY, PURPOSE = range(5)  # words
 MOST_RANKS = 1216
 # The first words of the arrays with one entry per rank: heartbeats, process ids, numbers of threads, memories that it has mapped.
 BEATS, PIDS, THREADS, MAPPED = (64 + i * MOST_RANKS for i in range(4))

@@ -60,7 +60,7 @@ class Mesh:
         groups = [self.world.size // n for _, n in self.axes]
         sizes = [Channel.nbytes(n, lanes) for _, n in self.axes]
         total = sum(count * size for count, size in zip(groups, sizes, strict=True))
-        memory = SharedMemory(next_number(), total, found.control)
+        memory = SharedMemory(next_number(), total, found.control, repr(self))
         found.control.check_threads(lanes)
         channels, offset = [], 0
         for (name, _), count, size in zip(self.axes, groups, sizes, strict=True):
@@ -72,6 +72,9 @@ class Mesh:
 
     def _mpi_channels(self, found: Connection, mpi: MpiLibrary) -> Sequence[MpiChannel]:
         assert found.network is not None
+        others = mpi.communicator.allgather(repr(self))
+        if len(set(others)) > 1:
+            raise UserError("mesh", f"all ranks must create the same mesh, got {', '.join(others)}.")
         made = [MpiChannel(mpi, self.ranks_along(name), self.index(name), found.control) for name, _ in self.axes]
         found.network.channels += [*made, *(channel.on_device for channel in made)]
         return made
