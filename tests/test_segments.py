@@ -69,3 +69,23 @@ def test_too_many_parts_are_not_cut() -> None:
     [nest] = _nests("concat", (16, 40, 24))
     with thresholds.set(segments=2):
         assert segments(nest) == []
+
+
+@pytest.mark.parametrize(("layers", "kernels"), [(7, 1), (8, 2), (14, 2), (15, 3)])
+def test_a_long_chain_of_concats_is_stored_in_between(layers: int, kernels: int) -> None:
+    """So that no vector loop is cut at more places than a few: eight pieces, of which the first may be a stored concat."""
+
+    def f(x: Any, *parts: Any) -> Any:
+        for part in parts:
+            x = weft.concat([x, part], axis=1)
+        return x * 2.0
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((50, 8 + n), np.float32) for n in range(layers + 1)]
+    nests = [ready(k, 16) for k in fuse(applied(weft.make_graph(f, *arrays))).kernels]
+    assert len(nests) == kernels
+    for nest in nests:
+        found = segments(nest)
+        assert 1 < len(found) <= thresholds.concat_flat
+        assert not any(step.conditions for s in found for phase in s.phases for step in phase.steps)
+    np.testing.assert_array_equal(weft.jit(f)(*arrays).numpy(), 2 * np.concatenate(arrays, axis=1))

@@ -100,6 +100,10 @@ RULES: dict[str, tuple[F, F, tuple[Type, ...]]] = {
     "slice of all": (lambda x: P.slice(x, starts=(0, 0), stops=(2, 3), steps=(1, 1)), same, (MATRIX,)),
     "pad of nothing": (lambda x: P.pad(x, widths=((0, 0, 0), (0, 0, 0)), value=0.0), same, (MATRIX,)),
     "concat of one": (lambda x: P.concat(x, axis=0), same, (MATRIX,)),
+    "concat of concats": (
+        lambda x, y: P.concat(P.concat(x, y, axis=0), x, P.concat(y, P.concat(y, x, axis=0), axis=0), axis=0),
+        lambda x, y: P.concat(x, y, x, y, y, x, axis=0), (MATRIX, MATRIX),
+    ),
     "sum over an axis of size 1": (lambda x: P.sum(x, axes=(1,)), lambda x: P.reshape(x, shape=(3,)), (Type((3, 1), weft.float32),)),
     "max over no axis": (lambda x: P.max(x, axes=()), same, (THREE,)),
     "a product over nothing": (lambda x, y: x @ y, lambda x, y: weft.zeros((2, 3)), (Type((2, 0), weft.float32), Type((0, 3), weft.float32))),
@@ -122,6 +126,14 @@ def test_rule(name: str) -> None:
 
 
 KEPT: dict[str, tuple[F, tuple[Type, ...]]] = {
+    "concat of concats along another axis": (
+        lambda x: P.concat(P.concat(x, x, axis=1), P.concat(x, x, axis=1), axis=0),
+        (MATRIX,),
+    ),
+    "concat of more pieces than are read together": (
+        lambda x: P.concat(P.concat(*[x] * 8, axis=0), x, axis=0),
+        (MATRIX,),
+    ),
     "0 * x, which is nan for infinity": (lambda x: x * 0.0, (THREE,)),
     "0 - x": (lambda x: 0.0 - x, (THREE,)),
     "1 / x": (lambda x: 1.0 / x, (THREE,)),

@@ -78,8 +78,17 @@ FUNCTIONS = {
 
 
 FUNCTIONS["concat"] = [
-    (gradient(lambda x: weft.concat([x[:, :2], x * 2.0, x[:, 1:3], weft.sin(x)], axis=1), 1), (5, 7))
+    (gradient(lambda x: weft.concat([x[:, :2], x * 2.0, x[:, 1:3], weft.sin(x)], axis=1), 1), (5, 7)),
+    (gradient(lambda x: appended(x, 5), 1), (5, 7)),
+    (gradient(lambda x: appended(x, 11), 1), (3, 4)),
 ]
+
+
+def appended(x, layers):
+    """Each layer appends to what it reads."""
+    for n in range(layers):
+        x = weft.concat([x, weft.tanh(x[:, n : n + 3] * x.mean(axis=0)[:3])], axis=1)
+    return x
 
 
 def of(name):

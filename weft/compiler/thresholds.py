@@ -49,6 +49,7 @@ class Thresholds:
     fused_steps: int = _at(300, 4)  # of a kernel's body: compile time grows faster than they do
     join_refusals: int = _at(64, 1)  # kernels that cannot be joined with another, after which no more are tried
     row_bytes: int = _at(256 << 10, 64)  # of a row with reductions, which should stay in the cache
+    concat_flat: int = _at(8, 3)  # pieces up to which nested concats become one; beyond, the inner one is stored
     concat_pieces: int = _at(64, 2)  # that one kernel chooses between; a longer concat is one of concats
     # Programs
     function_calls: int = _at(128, 2)  # of one LLVM function: it takes more than twice as long for twice as many

@@ -196,6 +196,22 @@ def concat_of_one(node: Node) -> Node | None:
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
+@rule("concat")
+def concat_of_concats(node: Node) -> Node | None:
+    """A concat of concats along the same axis is one concat, as long as it has few pieces: kernels are cut where one passes to the next.
+
+    In a network whose layers append to what they read (DenseNet), every few layers the result is kept as it is; fusion stores it.
+    """
+    parts, most = list(node.inputs), min(thresholds.concat_flat, thresholds.concat_pieces)
+    for inner in node.inputs:
+        if inner.op is node.op and inner.params == node.params:
+            expanded = len(parts) - 1 + len(inner.inputs)
+            if expanded <= most:
+                at = parts.index(inner)
+                parts[at : at + 1] = inner.inputs
+    return make(node.op, tuple(parts), node.params, node.source) if len(parts) > len(node.inputs) else None
+
+
 # --- reductions and products --------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +267,7 @@ RULES: tuple[Rule, ...] = (
     merge_permutes_around_ones,
     whole_slice,
     concat_of_one,
+    concat_of_concats,
     reduction_of_ones,
     empty_product,
     pooling_gradient,

@@ -168,7 +168,7 @@ class _Fusion:
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
             if node.op.name == "concat":
-                stored |= set(filter(is_group, node.inputs))
+                stored |= {i for i in node.inputs if i.op is node.op and (i.params == node.params or is_group(i))}
             length[node] = 1 + sum(length[i] for i in node.inputs if i not in stored)
             if length[node] > thresholds.fused_steps and is_inline(node):
                 stored.add(node)
