@@ -235,6 +235,21 @@ def test_convolutions_of_all_ranks_keep_their_value(rank: int, op: str) -> None:
     assert_same_values(before, after, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("batch", [(1,), (2,), (1, 1), (2, 1)])
+def test_gradients_of_weights_lie_as_the_weights(batch: tuple[int, ...]) -> None:
+    """Also those of one example: an update that is fused into the product walks weight and moments in order."""
+
+    def gradient(x: Any, w: Any) -> Any:
+        return weft.grad(lambda w: (weft.matmul(x, w.T) ** 2).sum())(w)
+
+    graph = layout(simplify(weft.make_graph(gradient, weft.zeros((*batch, 5, 8)), weft.zeros((6, 8)))))
+    [result] = graph.outputs
+    while result.op.name in ("reshape", "mul", "add"):
+        result = result.inputs[0]
+    assert result.op.name == "contract"
+    assert result.shape[-2:] == (6, 8)
+
+
 def test_what_has_nothing_to_do_with_layout_is_left_alone() -> None:
     before = graph(lambda x: (weft.softmax(x.mT), weft.permute_dims(x[None, None], (0, 3, 1, 2))), MATRIX)
     assert layout(before) == before

@@ -119,7 +119,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: DTypeLike | None = None) -
 def _batched(x: Tensor, batch: tuple[int, ...], core: str, ndim: int) -> tuple[Tensor, str]:
     """The operand and its letters; an operand without batch axes is not broadcast."""
     own = x.shape[: x.ndim - ndim]
-    if math.prod(own) == 1 and math.prod(batch) != 1:
+    if not own or (math.prod(own) == 1 and math.prod(batch) != 1):
         return reshape(x, x.shape[x.ndim - ndim :]), core
     return expand_to(x, (*batch, *x.shape[x.ndim - ndim :])), string.ascii_uppercase[: len(batch)] + core
 
