@@ -60,6 +60,15 @@ def test_a_program_that_takes_one_batch_size(tmp_path: Path, capsys: pytest.Capt
     assert "net.weft has no training step. Use what=infer." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shape", [("batch", 6), ("n", 6), ("n", 3, 6), ("rows", "n", 6)], ids=str)
+def test_the_leading_open_dimension_is_the_batch(tmp_path: Path, shape: tuple[Any, ...]) -> None:
+    """Whatever it is called when the network is saved."""
+    weft.save(tmp_path / "net.weft", nn.Linear(6, 2).eval(), weft.TensorSpec(shape))
+    subject = find_subject(str(tmp_path / "net.weft"))
+    assert subject.only_batch is None
+    assert [subject.inputs(batch)[0].shape[0] for batch in (1, 5)] == [1, 5]
+
+
 def test_a_device_that_is_missing_is_noted_beside_another(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

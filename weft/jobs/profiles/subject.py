@@ -171,17 +171,26 @@ def _of_text_network(name: str, length: int | None, precision: str) -> ProfileSu
 
 def _of_program(name: str, program: Program, precision: str, length: int | None) -> ProfileSubject:
     program = program.eval()
-    free = [dimension for dimension in program.manifest.dimensions if dimension != "batch"]
+    leading = _batch_dimension(program)
+    free = [dimension for dimension in program.manifest.dimensions if dimension != leading]
     if not free:
         _check_unused(name, "has the sizes that it was made with", {"length": length})
     others = dict.fromkeys(free, length or LENGTH)
 
     def inputs(batch: int) -> tuple[np.ndarray, ...]:
-        kinds = [parse_type(text, {"batch": batch, **others}) for text in program.argument_types()]
+        sizes = others if leading is None else {leading: batch, **others}
+        kinds = [parse_type(text, sizes) for text in program.argument_types()]
         return tuple(np.zeros(kind.shape, kind.dtype.numpy) for kind in kinds)
 
-    only = None if "batch" in program.manifest.dimensions else _first_size(inputs)
+    only = None if leading is not None else _first_size(inputs)
     return ProfileSubject(Path(name).name, lambda: program, inputs, None, precision, only)
+
+
+def _batch_dimension(program: Program) -> str | None:
+    """The open dimension that examples follow each other in: "batch", or else the first one of all arguments, whatever its name."""
+    known = program.manifest.dimensions
+    firsts = {text.partition("[")[2].rstrip("]").split(",")[0].strip() for text in program.argument_types()}
+    return "batch" if "batch" in known else next(iter(firsts & set(known)), None) if len(firsts) == 1 else None
 
 
 def _first_size(inputs: Inputs) -> int:
