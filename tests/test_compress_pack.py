@@ -128,17 +128,19 @@ def test_files_of_a_newer_version_and_damaged_ones_are_refused(tmp_path: Path) -
     path.write_bytes(whole.replace(b'"version":3', b'"version":4'))
     with pytest.raises(weft.RunError, match="checksum of manifest.json is wrong"):
         weft.load(path)
-    for place in RNG.integers(0, len(whole), 60):
-        damaged = bytearray(whole)
-        damaged[int(place)] ^= 0xFF
-        path.write_bytes(bytes(damaged))
-        try:
-            found = weft.load(path).eval()(X).numpy()
-        except (weft.RunError, weft.UserError) as error:
-            assert "small.weft" in error.message  # noqa: PT017
-        else:  # a date, say
-            path.write_bytes(whole)
-            np.testing.assert_array_equal(found, weft.load(path).eval()(X).numpy())
+    with weft.knobs.set(compile_after=1):  # the interpreter rounds in another order
+        path.write_bytes(whole)
+        expected = weft.load(path).eval()(X).numpy()
+        for place in RNG.integers(0, len(whole), 60):
+            damaged = bytearray(whole)
+            damaged[int(place)] ^= 0xFF
+            path.write_bytes(bytes(damaged))
+            try:
+                found = weft.load(path).eval()(X).numpy()
+            except (weft.RunError, weft.UserError) as error:
+                assert "small.weft" in error.message  # noqa: PT017
+            else:  # a date, say
+                np.testing.assert_array_equal(found, expected)
 
 
 def test_a_file_has_few_bytes_beside_its_weights(tmp_path: Path) -> None:
