@@ -27,7 +27,7 @@ from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
 from .target import CpuTarget, host
 
-FORMAT = 2  # of what is kept, and of how it is measured
+FORMAT = 3  # of what is kept, and of how it is measured
 # A trial takes a millisecond or two: short enough that some are not disturbed by other programs.
 FMA_STEPS, TRIAD_PARTS = 300_000, 8
 UNROLL = 4  # vectors in one step of the triad
@@ -86,8 +86,15 @@ def measured(threads: int) -> Roof:
     triad = loaded.function("roof.triad", [ctypes.c_void_p] * 3 + [ctypes.c_int64])
     flops = _Race(threads, lambda: _fma_run(fma))
     traffic = _Race(threads, lambda: _triad_run(triad, _elements(threads)))
+    return Roof(flops.best(), traffic.best(), flops.sure and traffic.sure, _int8_rate(host()))
+
+
+def _int8_rate(target: CpuTarget) -> float:
+    """How many times faster products of bytes are than those of float32, at their peak."""
+    if target.matrix:
+        return 32.0  # 1024 a cycle, of 32 by two vector units
     # A dot product of bytes takes an instruction as a multiply-add in float32 does, and multiplies four bytes in each lane.
-    return Roof(flops.best(), traffic.best(), flops.sure and traffic.sure, 4.0 if host().dot else 1.0)
+    return 4.0 if target.dot else 1.0
 
 
 def last_cache() -> int:

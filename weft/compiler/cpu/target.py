@@ -5,10 +5,12 @@ Code is generated for `current_target()`: this machine, unless `compiling_for` n
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from ...records import dataclass
 from ..host import usable_cores
 
 LINE = 64  # bytes of a cache line
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18  # Linux: arch/x86/include/uapi/asm/prctl.h
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -43,6 +46,7 @@ class CpuTarget:
     fma: bool = True  # whether products and sums can be rounded once, in one instruction
     half: bool = True  # whether an instruction converts float16
     dot: str = ""  # LLVM's name of its dot products of 8-bit integers: "dotprod", "avx512vnni", "avxvnni" or none
+    matrix: str = ""  # LLVM's name of its matrix unit for 8-bit integers: "amx-int8" or none
     pointer_bytes: int = 8
     cores: int = 1  # that the choice of algorithms is made for
 
@@ -78,7 +82,7 @@ class CpuTarget:
     def key(self) -> str:
         """The part of a cache key that identifies the CPU and the LLVM version."""
         return (
-            f"{self.arch} {self.triple} {self.cpu} {self.features} {self.vector_bits} {self.dot} "
+            f"{self.arch} {self.triple} {self.cpu} {self.features} {self.vector_bits} {self.dot} {self.matrix} "
             f"llvmlite {llvmlite.__version__}"
         )
 
@@ -97,12 +101,20 @@ def host() -> CpuTarget:
         return CpuTarget(arch, cpu, text + (",+dotprod" if dot else ""), 128, 32, l1, l2, dot=dot, cores=cores)
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
         dot = "avx512vnni" if features.get("avx512vnni") else ""
-        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2, dot=dot, cores=cores)
+        matrix = "amx-int8" if dot and features.get("amx-int8") and _may_use_tiles() else ""
+        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2, dot=dot, matrix=matrix, cores=cores)
     has_fma = bool(features.get("fma"))
     bits = 256 if features.get("avx2") and has_fma else 128
     dot = "avxvnni" if features.get("avxvnni") and bits == 256 else ""
     has_half = bool(features.get("f16c"))
     return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, half=has_half, dot=dot, cores=cores)
+
+
+def _may_use_tiles() -> bool:
+    """Whether Linux allows this process to use the tile registers of AMX. It must be asked, because they enlarge the state that it saves for each thread."""
+    if platform.system() != "Linux":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0)
 
 
 def _has_dot_products() -> bool:
@@ -135,9 +147,9 @@ TARGETS = {
 
 
 def find_target(name: str) -> CpuTarget:
-    """The CPU of this name; "host" is this machine."""
+    """The CPU of this name; "host" is this machine, without the matrix unit: a process must ask for that before it runs such code."""
     if name == "host":
-        return host()
+        return replace(host(), matrix="")
     if name not in TARGETS:
         known = ("host", *TARGETS)
         raise UserError("target", f"a target is one of {', '.join(known)}, got {name!r}. {nearest(name, known)}")

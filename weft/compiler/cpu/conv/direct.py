@@ -22,15 +22,16 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ....records import dataclass
+from ..gemm import matrix_unit
 from ..gemm.arithmetic import Arithmetic, arithmetic
 from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
-from ..ir_builder import F32, I1, I8, I64, Code, Int, Value, vector
+from ..ir_builder import F32, I1, I8, I64, PTR, Code, Int, Value, vector
 from ..library import library
 from ..target import LINE, CpuTarget, current_target
-from .function_builder import Signature, call_epilogue, copy, numbers, split
+from .function_builder import Signature, all_of, call_epilogue, copy, numbers, split
 from .shape import SWEEP_WORDS
-from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare, read_address
+from .sweep import HEAD, PixelCursor, SweepPhase, gather, phases, prepare, read_address
 
 IN_PLACE, COPIED, PREPARED = 0, 1, 2
 
@@ -105,8 +106,7 @@ def _make_patches(symbol: str) -> ir.Module:
             walk.seek(code.times(first, height))
         size = code.times(code.mul(phase.taps, a.inputs), height)
         with code.loop(first, last) as tile:
-            prepare(code, walk, height, record, a.x, a.packed, keep_all=ir.Constant(I1, 1))
-            flatten(code, record, height, code.at(patches, code.mul(tile, size), F32))
+            gather(code, walk, height, record, code.at(patches, code.mul(tile, size), F32), a.x, a.packed)
     code.done()
     return code.module
 
@@ -138,7 +138,9 @@ class _Direct:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes, self.element, self.kind = target.lanes(32), ELEMENTS[kind], kind
         how = arithmetic(code, kind, target, self.lanes)
-        self.how, self.add_offset = Arithmetic(how.add_product, loaded=how.loaded), how.add_offset
+        self.matrix_tile = self._matrix_tile() if matrix_unit.is_matrix_tile(tile) else None
+        self.how = Arithmetic(how.add_product, loaded=how.loaded)
+        self.add_offset = None if self.matrix_tile else how.add_offset
         self.width = tile.columns(self.lanes)
         self.offsets = numbers(code, self.width, F32)
 
@@ -150,6 +152,8 @@ class _Direct:
         self.done = numbers(code, 1)  # tiles of the preceding phases
         code.write(code.i64(0), self.done, 0)
         self.all_blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), self.width)
+        if self.matrix_tile:
+            matrix_unit.configure(code)
         with phases(code, a) as phase:
             tiles = code.ceil_div(phase.pixels, self.tile.rows)
             for_all = code.icmp_signed("==", a.mode, code.i64(PREPARED))
@@ -157,6 +161,15 @@ class _Direct:
             with self._units(tiles) as (group, chunk, block):
                 self._unit(phase, tiles, before, group, chunk, block)
             code.write(code.plus(before, tiles), self.done, 0)
+        if self.matrix_tile:
+            matrix_unit.release(code)
+
+    def _matrix_tile(self) -> ir.Function:
+        """The function that computes a tile by the matrix unit."""
+        code = Code.begin(self.code.module, "matrix_tile", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64], private=True)
+        code.function.attributes.add("noinline")
+        matrix_unit.write_tile(code, self.kind, self.tile)
+        return code.done()
 
     @contextmanager
     def _units(self, tiles: Value) -> Iterator[tuple[Value, Value, Value]]:
@@ -219,17 +232,14 @@ class _Direct:
         with code.loop(tile, last_tile) as t:
             index = code.sub(t, tile)
             record = code.at(self.scratch, code.mul(index, a.record), I64)
-            copied = code.icmp_signed("==", a.mode, code.i64(COPIED))
-            keep_all = copied if self.kind == "f32" else ir.Constant(I1, 1)  # a border of integers need not be 0
-            prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all)
-            with code.if_then(copied):
-                patch = code.times(code.mul(phase.taps, a.inputs), self.tile.rows)
-                flatten(
-                    code,
-                    record,
-                    self.tile.rows,
-                    code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
-                )
+            patch = code.mul(index, code.times(code.mul(phase.taps, a.inputs), self.tile.rows))
+            patches = code.at(code.at(self.scratch, a.patches, I8), patch, F32)
+            with code.if_else(code.icmp_signed("==", a.mode, code.i64(COPIED))) as (then, otherwise):
+                with then:
+                    gather(code, walk, self.tile.rows, record, patches, self.x, a.packed)
+                with otherwise:
+                    keep_all = ir.Constant(I1, self.kind != "f32")  # a border of integers need not be 0
+                    prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all)
 
     def _sum_offsets(self, panel: Value, length: Value) -> None:
         """Write the initial values of the sums of each output channel."""
@@ -263,6 +273,9 @@ class _Direct:
             code.mul(a.groups, a.outputs),
             some,
         )
+        if self.matrix_tile:
+            self._multiply_patches(piece, place, valid)
+            return
         ahead = self._ahead(piece, index)
 
         def segment(s: Value, values: list[Value]) -> list[Value]:
@@ -285,6 +298,40 @@ class _Direct:
         first = self._begun(piece, place)
         self._store(code.loop_carrying(0, segments, first, segment), place, valid)
 
+    def _multiply_patches(self, piece: _FilterPiece, place: _TilePlace, valid: Value) -> None:
+        """The same by the matrix unit, from patches, which are at equal distances. Tiles at an edge are computed on the stack."""
+        code, height = self.code, self.tile.rows
+        length = code.read(place.record, 1, I64)
+        patches = read_address(code, place.record, HEAD + height + 1)
+        left = code.at(patches, piece.first, F32)
+        right = code.at(piece.panel, code.times(piece.first, self.width), F32)
+        k = code.sub(code.minimum(piece.last, length), piece.first)
+        add = code.zext(code.icmp_signed("!=", piece.first, code.i64(0)), I64)
+        first, last = (code.read(place.record, HEAD + i, I64) for i in (0, height - 1))
+        whole = all_of(
+            code,
+            code.icmp_signed("==", valid, code.i64(height)),
+            code.icmp_signed("==", place.columns, code.i64(self.width)),
+            code.icmp_signed("==", code.sub(last, first), code.i64(height - 1)),
+        )
+        operands = [left, length, code.i64(1), right, code.i64(self.width)]
+        with code.if_else(whole) as (then, otherwise):
+            with then:
+                code.call(self.matrix_tile, [*operands, self._row(place, 0), place.pitch, k, add])
+            with otherwise:
+                with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
+                    self._copy_rows(place, valid, into_result=False)
+                code.call(self.matrix_tile, [*operands, self.aside, code.i64(self.width), k, add])
+                self._copy_rows(place, valid, into_result=True)
+
+    def _copy_rows(self, place: _TilePlace, valid: Value, *, into_result: bool) -> None:
+        """Copy the valid part of a tile between the stack and the result."""
+        code = self.code
+        with code.loop(0, valid) as i:
+            ends = [code.at(self.aside, code.times(i, self.width), F32), self._row(place, i)]
+            source, target = ends if into_result else reversed(ends)
+            copy(code, source, target, place.columns)
+
     def _ahead(self, piece: _FilterPiece, index: Value) -> Value | None:
         """The prefetches during the computation of a tile: a share of the rows that follow this piece, one cache line for each of its rows.
 
@@ -306,8 +353,7 @@ class _Direct:
         load, after = (code.append_basic_block(f"piece.{name}") for name in ("load", "after"))
         code.cbranch(code.icmp_signed("==", piece.first, code.i64(0)), after, load)
         code.position_at_end(load)
-        with code.loop(0, tile.rows) as i:
-            copy(code, self._row(place, i), code.at(self.aside, code.times(i, self.width), F32), place.columns)
+        self._copy_rows(place, code.i64(tile.rows), into_result=False)
         kept = [code.read(self.aside, i * self.lanes, kind) for i in range(len(none))]
         loaded = code.block
         code.branch(after)
@@ -345,8 +391,7 @@ class _Direct:
             with otherwise:
                 for i, value in enumerate(values):
                     code.write(value, self.aside, i * self.lanes)
-                with code.loop(0, valid) as i:
-                    copy(code, code.at(self.aside, code.times(i, self.width), F32), self._row(place, i), place.columns)
+                self._copy_rows(place, valid, into_result=True)
 
     def _store_rows(self, values: list[Value], place: _TilePlace, masks: list[Value]) -> None:
         """Store all rows of a tile, or the first columns of them: under masks."""

@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from ...ir.plan import PlanPhase
 from ..calling_convention import EPILOGUE
+from ..gemm.packing import before, read_masked
 from ..ir_builder import F32, F64, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import NUMBERS
 from ..target import current_target
@@ -66,8 +67,23 @@ def all_of(code: Code, *conditions: Value) -> Value:
 
 def copy(code: Code, source: Value, target: Value, length: Value, element: ir.Type = F32) -> None:
     """Copy floats, a vector at a time."""
+    if current_target().arch == "x86_64" and current_target().vector_bits == 512:
+        _copy_masked(code, source, target, length, element)
+        return
     for at, lanes in _vectors(code, length, element):
         code.write(code.read(source, at, vector(element, lanes)), target, at)
+
+
+def _copy_masked(code: Code, source: Value, target: Value, length: Value, element: ir.Type) -> None:
+    """The same, with the remainder as one masked vector."""
+    lanes = current_target().lanes(128 // LANES_OF_16_BYTES[element])
+    kind, whole = vector(element, lanes), code.and_(length, code.i64(-lanes))
+    with code.loop(0, whole, lanes) as at:
+        code.write(code.read(source, at, kind), target, at)
+    with code.if_then(code.icmp_signed("<", whole, length)):
+        mask = before(code, code.sub(length, whole), lanes)
+        value = read_masked(code, code.at(source, whole, element), mask, kind)
+        code.write_masked(value, target, whole, mask)
 
 
 def fill(code: Code, target: Value, length: Value, value: Value | None = None, element: ir.Type = F32) -> None:

@@ -280,19 +280,71 @@ def _segment(
     return code.intrinsic("vector.reduce.or", there, types=[there.type], result=I1)
 
 
-def flatten(code: Code, record: Value, count: int, patches: Value) -> None:
-    """Copy the segments of a tile's pixels to `patches`, and turn the record into one with a single segment."""
-    segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
-    whole = code.mul(segments, length)
-    with code.loop(0, segments) as segment, code.loop(0, count) as i:
-        pointer = read_address(code, record, code.plus(code.times(segment, count + 1), i, HEAD + count + 1))
-        copy(code, pointer, code.at(patches, code.plus(code.mul(i, whole), code.mul(segment, length)), F32), length)
-    code.write(code.i64(1), record, 0)
-    code.write(whole, record, 1)
-    code.write(code.i64(0), record, HEAD + count)
+def gather(
+    code: Code, walk: PixelCursor, count: int, record: Value, patches: Value, source: Value, zeros: Value
+) -> None:
+    """Copy all taps of the next `count` pixels to `patches`, one pixel after the other; the record has a single segment."""
+    phase, inputs = walk.phase, walk.a.inputs
+    z, y, x = phase.z, phase.y, phase.x
+    size = code.mul(phase.taps, inputs)
+    contiguous = code.and_(code.icmp_signed("==", inputs, walk.channels), code.icmp_signed("==", x.move, code.i64(1)))
+    for value, word in ((code.i64(1), 0), (size, 1), (code.i64(0), HEAD + count)):
+        code.write(value, record, word)
     with code.loop(0, count) as i:
-        patch = code.at(patches, code.mul(whole, i), F32)
+        first_tap, base, out = walk.take()
+        patch = code.at(patches, code.mul(i, size), F32)
+        code.write(out, record, code.plus(i, HEAD))
         code.write(code.ptrtoint(patch, I64), record, code.plus(i, HEAD + count + 1))
+        with code.loop(0, z.count) as tz, code.loop(0, y.count) as ty:
+            at_z, at_y = code.mul(tz, z.move), code.mul(ty, y.move)
+            there = code.and_(
+                below(code, code.plus(first_tap[0], at_z), z.inside),
+                below(code, code.plus(first_tap[1], at_y), y.inside),
+            )
+            line = code.mul(code.mul(code.plus(code.mul(at_z, y.inside), at_y), x.inside), walk.channels)
+            taps = code.mul(code.plus(code.mul(tz, y.count), ty), code.mul(x.count, inputs))
+            row = _TapRow(
+                code.at(source, code.plus(base, line), F32), code.at(patch, taps, F32), zeros, first_tap[2], there
+            )
+            with code.if_else(code.and_(there, contiguous)) as (then, otherwise):
+                with then:
+                    _copy_contiguous(code, walk, row)
+                with otherwise:
+                    _copy_taps(code, walk, row)
+
+
+@dataclass(frozen=True)
+class _TapRow:
+    """The taps of a pixel along one row of the kernel."""
+
+    source: Value  # where the first one would be, also if it is padding
+    patch: Value  # where they are copied to
+    zeros: Value  # what is copied for padding
+    x: Value  # of the first one
+    there: Value  # whether the row is inside the source
+
+
+def _copy_contiguous(code: Code, walk: PixelCursor, row: _TapRow) -> None:
+    """Copy taps that are neighbours in the source; those before and after it are padding."""
+    x, inputs = walk.phase.x, walk.a.inputs
+    first = code.minimum(code.maximum(0, code.sub(code.i64(0), row.x)), x.count)
+    last = code.maximum(first, code.minimum(code.sub(x.inside, row.x), x.count))
+    for begin, end in ((code.i64(0), first), (last, x.count)):
+        with code.loop(begin, end) as tap:
+            copy(code, row.zeros, code.at(row.patch, code.mul(tap, inputs), F32), inputs)
+    start = code.mul(first, inputs)
+    length = code.mul(code.sub(last, first), inputs)
+    copy(code, code.at(row.source, start, F32), code.at(row.patch, start, F32), length)
+
+
+def _copy_taps(code: Code, walk: PixelCursor, row: _TapRow) -> None:
+    """Copy taps one by one."""
+    x, inputs = walk.phase.x, walk.a.inputs
+    with code.loop(0, x.count) as tap:
+        move = code.mul(tap, x.move)
+        inside = code.and_(row.there, below(code, code.plus(row.x, move), x.inside))
+        source = code.select(inside, code.at(row.source, code.mul(move, walk.channels), F32), row.zeros)
+        copy(code, source, code.at(row.patch, code.mul(tap, inputs), F32), inputs)
 
 
 def read_address(code: Code, record: Value, word: Int) -> Value:

@@ -8,7 +8,9 @@ from math import prod
 from ....records import dataclass
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
+from ..gemm import matrix_unit
 from ..gemm.arithmetic import has_offset, needs_registers
+from ..gemm.register_tile import RegisterTile
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
@@ -25,6 +27,7 @@ _TILES = {
 # More of them, as (vectors, pixels), and the time of a product relative to the others: no pixels are computed in vain where a tile
 # divides the 49 of the last layers of many networks.
 _MORE_TILES = {("x86_64", 32): {(5, 5): 1.0, (3, 7): 1.06}}
+_MATRIX_UNIT = {(2, 32): 0.36, (2, 16): 0.5}
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the L1 cache
 _UNIT_TILES = 16
 _PATCHES = 8  # pixels whose patches are laid out at a time
@@ -52,8 +55,10 @@ def heights(target: CpuTarget, kind: str = "f32") -> dict[int, int]:
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 
-def _more_tiles(target: CpuTarget) -> dict[tuple[int, int], float]:
-    return _MORE_TILES.get((target.arch, target.registers), {})
+def _more_tiles(sweep: Sweep, target: CpuTarget) -> dict[tuple[int, int], float]:
+    if matrix_unit.multiplies(sweep.kind, sweep.most_taps * sweep.inputs, target):
+        return _MATRIX_UNIT
+    return _MORE_TILES.get((target.arch, target.registers), {}) if sweep.kind == "f32" else {}
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,15 @@ class ChannelBlock:
     vectors: int
     pixels: int  # of a tile
 
+    @property
+    def by_matrix_unit(self) -> bool:
+        return matrix_unit.is_matrix_tile(RegisterTile(self.pixels, self.vectors))
+
 
 def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
     """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
     usual, lanes, outputs = heights(target, sweep.kind), target.lanes(32), sweep.outputs
-    shapes = [*usual.items(), *(_more_tiles(target) if sweep.kind == "f32" else ())]
+    shapes = [*usual.items(), *_more_tiles(sweep, target)]
     candidates = [[ChannelBlock(0, outputs, vectors, pixels)] for vectors, pixels in shapes]
     widest = max(usual)
     whole = outputs - outputs % (widest * lanes)
@@ -92,7 +101,7 @@ def _cycles(sweep: Sweep, block: ChannelBlock, target: CpuTarget) -> float:
     the pixels again."""
     count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
-    products *= _more_tiles(target).get((block.vectors, block.pixels), 1.0)
+    products *= _more_tiles(sweep, target).get((block.vectors, block.pixels), 1.0)
     products *= -(-sweep.pixels // block.pixels) * block.pixels / max(1, sweep.pixels)
     return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
 
@@ -198,12 +207,16 @@ def _block_phases(
     streamed: bool = False,
 ) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
+    if block.by_matrix_unit:
+        mode = COPIED  # tile registers are loaded from rows at equal distances
     height = block.pixels
     tiles = -(-sweep.pixels // height)
     record = record_words(height, sweep.most_taps)
     patch = 0 if mode != COPIED else height * sweep.most_taps * sweep.inputs * 4
     columns = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
-    chunk, strip, channels_first = _units(sweep, threads, tiles, columns, record * 8 + patch)
+    room = target.l2 // 2 if block.by_matrix_unit else _RECORDS
+    most = min(_UNIT_TILES, max(1, room // (record * 8 + patch)))
+    chunk, strip, channels_first = _units(sweep, threads, tiles, columns, most, reused=block.by_matrix_unit)
     sums = whole_lines(chunk * (record * 8 + patch))
     size = whole_lines(chunk * height * sweep.groups * sweep.outputs * 4) * streamed
     numbers = {
@@ -241,12 +254,14 @@ def _all_tiles(sweep: Sweep, height: int) -> int:
     return count * -(-sweep.pixels // height)
 
 
-def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int) -> tuple[int, int, int]:
-    """Tiles and blocks of a unit, and whether threads divide the channels (the filter is read once) or the pixels (the source is)."""
-    most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
+def _units(sweep: Sweep, threads: int, tiles: int, columns: int, most: int, *, reused: bool) -> tuple[int, int, int]:
+    """Tiles and blocks of a unit, and whether threads divide the channels (the filter is read once) or the pixels (the source is).
+
+    `most`: tiles that fit in the cache. `reused`: preparing a tile is expensive, so that it is multiplied with many blocks.
+    """
     filter_size = sweep.taps * sweep.inputs * sweep.outputs
     source_size = sweep.pixels * sweep.inputs
-    if threads > _FEW_THREADS:
+    if threads > _FEW_THREADS or reused:
         return _shared(max(1, tiles), columns * sweep.groups, most, threads, filter_size / max(1, source_size))
     if (columns * sweep.groups >= threads and filter_size > source_size) or tiles < threads:
         return max(1, min(tiles, 4 * most)), 1, 1

@@ -26,6 +26,7 @@ from ..calling_convention import EPILOGUE
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, constant, new_module, vector
 from ..library import library
 from ..target import LINE, CpuTarget, current_target
+from . import matrix_unit
 from .arithmetic import Arithmetic, arithmetic, has_offset
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
 from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
@@ -108,7 +109,8 @@ class _ProductEmitter:
         )  # more rows than x86 has registers for addresses
         # With a pointer for each row, the addresses to prefetch would spill accumulators where registers are few.
         self.prefetches = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
-        self.has_offset = has_offset(kernel.kind, target)
+        self.by_matrix_unit = matrix_unit.is_matrix_tile(kernel.tile)
+        self.has_offset = has_offset(kernel.kind, target) and not self.by_matrix_unit
         self.tile_types = [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64, *([PTR] if self.has_offset else [])]
         self.out = new_module(kernel.symbol)
 
@@ -133,6 +135,9 @@ class _ProductEmitter:
     def _inner(self, vectors: int) -> ir.Function:
         """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c, stored or added to c; with offsets, which are subtracted, also their address."""
         code = self._private(f"tile{vectors}", self.tile_types)
+        if self.by_matrix_unit:
+            matrix_unit.write_tile(code, self.kernel.kind, RegisterTile(self.height, vectors))
+            return code.done()
         a, a_row, a_k, b, b_k, c, c_row, k, add, *offsets = code.arguments
         tile, lanes = RegisterTile(self.height, vectors), self.lanes
         kind = vector(self.element, lanes)
@@ -324,11 +329,15 @@ class _ProductEmitter:
             of["offsets"] = code.stack_array(self.element, self.width)
             of["offsets"].type = PTR  # as in _make_aside
         of["is_streamed"] = code.icmp_signed("!=", of["streamed"], code.i64(0))
+        if self.by_matrix_unit:
+            matrix_unit.configure(code)
         blocks = code.mul(of["row_blocks"], of["column_blocks"])
         first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
             z, rest = code.sdiv(task, blocks), code.srem(task, blocks)
             self._task(code, of, z, code.sdiv(rest, of["column_blocks"]), code.srem(rest, of["column_blocks"]))
+        if self.by_matrix_unit:
+            matrix_unit.release(code)
         code.done()
 
     def _task(self, code: Code, of: dict[str, Any], z: Value, row_block: Value, column_block: Value) -> None:

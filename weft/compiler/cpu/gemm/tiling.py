@@ -14,6 +14,7 @@ from math import ceil, gcd
 from ....records import dataclass
 from ...thresholds import thresholds
 from ..target import CpuTarget
+from . import matrix_unit
 from .arithmetic import has_offset, needs_registers
 from .packing import BYTES
 from .product import LONG, ProductKernel
@@ -44,6 +45,7 @@ _X86_32_OFFSET = {  # a row needs an instruction of its own
     "columns": {(6, 4): 0.8, (8, 3): 0.75, (7, 3): 0.74, (12, 2): 0.67, (4, 4): 0.77},
     "rows": {(6, 4): 0.8, (8, 3): 0.75, (7, 3): 0.74, (4, 4): 0.77},
 }
+_MATRIX_UNIT = {(32, 2): 2.8, (16, 2): 1.9}  # the same, relative to vpdpbusd
 _SCALARS = {
     "columns": {(6, 1): 0.95, (4, 1): 0.9},
     "rows": {(6, 1): 0.95, (4, 1): 0.9},
@@ -128,7 +130,7 @@ def best_width(problem: Problem, target: CpuTarget) -> int:
 
 
 def tiles(target: CpuTarget, kind: str = "f32") -> dict[str, dict[tuple[int, int], float]]:
-    """The useful tiles (rows, vectors) by access pattern, and their rates."""
+    """The useful tiles of vector registers (rows, vectors) by access pattern, and their rates."""
     if needs_registers(kind, target) and target.registers in (16, 32) and target.arch != "aarch64":
         if target.registers == 16:
             return _X86_16_INTEGERS
@@ -138,7 +140,10 @@ def tiles(target: CpuTarget, kind: str = "f32") -> dict[str, dict[tuple[int, int
 
 def candidates(p: Problem, target: CpuTarget) -> Iterator[Tiling]:
     """All possible tilings, each with its best blocks."""
-    for reading, family in tiles(target, p.kind).items():
+    families = tiles(target, p.kind)
+    if matrix_unit.multiplies(p.kind, p.k, target):
+        families = families | {"rows": families["rows"] | _MATRIX_UNIT}
+    for reading, family in families.items():
         for (height, vectors), rate in family.items():
             kernel = ProductKernel(p.kind, p.a_type, p.b_type, RegisterTile(height, vectors), reading)
             if p.b_packed and kernel.width(target) != p.b_packed:
