@@ -232,7 +232,7 @@ def paired(code: Code, i: Value, count: Value) -> Value:
 
 def exp_inline(code: Code, value: Value) -> Value:
     """exp of nonpositive numbers, inlined so that its constants stay in registers."""
-    return maths.exp_not_positive(Num(code, value)).value
+    return maths.exp_without_subnormals(Num(code, value)).value
 
 
 def write_row(

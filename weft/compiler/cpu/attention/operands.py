@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ..gemm.packing import BYTES, ELEMENTS, pack_panels, panels_together, read_as
+from ..gemm.packing import BYTES, ELEMENTS, lanes_between, pack_panels, panels_together, read_as
 from ..ir_builder import I64, PTR, Code, Value, constant, lanes_of, new_module, vector
 from ..target import current_target
 
@@ -130,12 +130,12 @@ def delta(symbol: str) -> ir.Module:
 
 
 def halved(code: Code, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """All lanes of a vector combined, in pairs."""
-    parts = [code.lane(value, i) for i in range(lanes_of(value.type))]
-    while len(parts) > 1:
-        half = len(parts) // 2
-        parts = [combine(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    return parts[0]
+    """All lanes of a vector combined: the first half with the second, until one is left."""
+    count = lanes_of(value.type)
+    while count > 2:
+        count //= 2
+        value = combine(*(lanes_between(code, value, first, first + count) for first in (0, count)))
+    return combine(code.lane(value, 0), code.lane(value, 1)) if count == 2 else value
 
 
 def _begin(module: ir.Module, symbol: str, names: tuple[str, ...], pointers: int) -> tuple[Code, dict[str, Value]]:

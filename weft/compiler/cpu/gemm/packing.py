@@ -238,7 +238,12 @@ def shorten(code: Code, value: Value, lanes: int) -> Value:
     """The first lanes of a vector."""
     if lanes == lanes_of(value.type):
         return value
-    return code.lane(value, 0) if lanes == 1 else _shuffle(code, value, value, range(lanes))
+    return code.lane(value, 0) if lanes == 1 else lanes_between(code, value, 0, lanes)
+
+
+def lanes_between(code: Code, value: Value, first: int, end: int) -> Value:
+    """The lanes [first, end) of a vector, two or more."""
+    return _shuffle(code, value, value, range(first, end))
 
 
 def transpose(code: Code, lines: Sequence[Value]) -> list[Value]:
