@@ -229,6 +229,8 @@ def test_hardware_of_processors_and_gpus() -> None:
     assert cpu_support(of["bfloat16"], vnni, frozenset({"avx512bf16", "amx-bf16"})) == "matrix units"
     assert cpu_support(of["bfloat16"], plain, frozenset()) == ""
     assert cpu_support(of["int8"], vnni, frozenset()) == "dot products"
+    assert cpu_support(of["int8"], vnni, frozenset({"amx-int8"})) == "matrix units"
+    assert cpu_support(of["int4"], vnni, frozenset({"amx-int8"})) == "matrix units of int8"
     assert cpu_support(of["int4"], plain, frozenset()) == "arithmetic of int8"
     assert cpu_support(of["q7.8"], plain, frozenset()) == "arithmetic"
     assert [gpu_support(of["float16"], c) for c in (35, 60, 70)] == ["conversions", "arithmetic", "matrix units"]

@@ -57,11 +57,9 @@ def cpu_support(format: NumberFormat, target: CpuTarget, features: frozenset[str
 def _integer_support(bits: int, target: CpuTarget, features: frozenset[str]) -> str:
     """Fixed point is computed by integer instructions of the next width; the radix point is the program's business."""
     if bits <= 8:
-        if "amx-int8" in features:
-            return MATRIX
         dot = target.dot or features & {"asimddp", "dotprod"}
         note = "" if bits == 8 else " of int8"
-        return (DOT if dot else ARITHMETIC) + note
+        return (MATRIX if "amx-int8" in features else DOT if dot else ARITHMETIC) + note
     return ARITHMETIC if bits <= 64 else ""
 
 

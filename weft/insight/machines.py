@@ -211,7 +211,8 @@ def this_machine() -> DescribedMachine:
         "float64": Figure(measured.flops / 2, how, "half of float32: vectors hold half as many", modelled=True),
     }
     if measured.byte_rate != 1:
-        rule = f"{measured.byte_rate:g} times float32: dot products of bytes"
+        how_bytes = "a matrix unit" if cpu.matrix else "dot products of bytes"
+        rule = f"{measured.byte_rate:g} times float32: {how_bytes}"
         peak["int8"] = Figure(measured.flops * measured.byte_rate, how, rule, modelled=True)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DescribedMachine(
