@@ -47,8 +47,8 @@ def evaluate(words: Sequence[str]) -> None:
     print(pairs({name: number_text(name, value) for name, value in (facts | _overall(scores)).items()}))
     if scores is not None and scores.get("classes"):
         rows = [_class_row(one) for one in scores["classes"] if one["examples"]]
-        titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most taken for"]
-        print("\n" + table(titles[: max(map(len, rows), default=0)], rows, left=["class", "most taken for"]))
+        titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most confused with"]
+        print("\n" + table(titles[: max(map(len, rows), default=0)], rows, left=["class", "most confused with"]))
     elif found.classes:
         rows = [[name, f"{100 * share:.2f} %"] for name, share in found.classes.items() if examples.counts()[name]]
         print("\n" + table(["class", "recall"], rows, left=["class"]))

@@ -32,7 +32,7 @@ from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
 from .run_weights import weights_path
 from .schema import fold_numbers
-from .weights import begin_from
+from .weights import load_initial_weights
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
@@ -235,21 +235,21 @@ class Job:
             memory=self.settings["memory"],
         )  # fmt: skip
 
-    def begin_from_weights(self, model: nn.Module) -> list[str]:
+    def initialize_from_weights(self, model: nn.Module) -> list[str]:
         """Load pretrained weights, if any; the names of the parameters that were loaded. Images are normalized as the weights expect."""
         if self.settings["weights"] is None:
             return []
-        begun = begin_from(model, self.name, self.settings["weights"], self.settings["runs"])
-        if begun.statistics is not None and self.is_image_source:
-            self.statistics = data.Statistics(*begun.statistics)
+        loaded = load_initial_weights(model, self.name, self.settings["weights"], self.settings["runs"])
+        if loaded.statistics is not None and self.is_image_source:
+            self.statistics = data.Statistics(*loaded.statistics)
             self.notes.append(f"images are normalized as {self.settings['weights']} expects it")
-        if begun.new_head:
+        if loaded.new_head:
             self.notes.append(
-                f"{listed(begun.new_head)} of {self.settings['weights']} is for other classes: this layer begins anew"
+                f"{listed(loaded.new_head)} of {self.settings['weights']} is for other classes: this layer is newly initialized"
             )
-        return [name for name in model.named_parameters() if name in set(begun.names)]
+        return [name for name in model.named_parameters() if name in set(loaded.names)]
 
-    def begin_from_data(self, model: nn.Module) -> None:
+    def initialize_from_data(self, model: nn.Module) -> None:
         """Fit layers that depend on the training data and are not trained: those that whiten patches."""
         if isinstance(model, WhitenedCNN) and self.settings["weights"] is None:
             self.recorder.show("activity", text="whitening patches")

@@ -39,8 +39,10 @@ def about(dataset: Dataset, count: bool = True) -> str:
     shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
     if not count:
         return f"examples of {shape}" + (f" of the classes {listed(dataset.classes)}" if classes else "")
-    said = f"{dataset.name or 'data'}: {counted(len(dataset), 'example')} of {shape}"
-    return said + (f", {counted(classes, 'class', 'classes')}" if classes else "")
+    examples = f"{counted(len(dataset), 'example')} of {shape}"
+    if isinstance(dataset, Text):
+        examples = f"{counted(len(dataset), 'window')} of {shape} tokens"
+    return f"{dataset.name or 'data'}: {examples}" + (f", {counted(classes, 'class', 'classes')}" if classes else "")
 
 
 def usual(dataset: Dataset) -> str:

@@ -147,8 +147,8 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
             recorder.show("activity", text=f"building {job.label}")
             job.check_memory()
             model = job.model()
-            body = job.begin_from_weights(model)
-            job.begin_from_data(model)
+            body = job.initialize_from_weights(model)
+            job.initialize_from_data(model)
             _find_what_is_auto(job, model, recorder)
             cost = nn.summary(model, _example(job))
             _introduce(job, cost, body, recorder)
@@ -275,8 +275,8 @@ def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Record
     for note in job.notes:
         recorder.log(note)
     if body:
-        verb = "begins" if len(body) == 1 else "begin"
-        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
+        verb = "is" if len(body) == 1 else "are"
+        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} initialized from {job.settings['weights']}")
 
 
 def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
