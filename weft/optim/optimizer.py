@@ -228,7 +228,7 @@ class Optimizer:
             self._assign_means(tensors, self.share.averaged(list(map(_plain, tensors)), as_tensor(self.steps)))
 
     def synchronize(self, tensors: Sequence[Tensor] = ()) -> None:
-        """Average the state of such processes, and more tensors, now: at the end of an epoch, say. All processes come here."""
+        """Average the state of such processes, and more tensors, now: at the end of an epoch, for example. A collective call."""
         if isinstance(self.share, Local) and not self.in_step:
             own = [t for t in self._trained_tensors(self._trained()) if t.dtype.is_float]
             self._assign_means([*own, *tensors], self.share.means([_plain(t) for t in (*own, *tensors)]))

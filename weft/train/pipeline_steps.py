@@ -67,7 +67,7 @@ class PipelineSteps(Steps):
         return asarray(loss)
 
     def _share_meters(self) -> None:
-        """Tell all stages the metrics so far, which the last one has: the first one shows them."""
+        """Send the metrics so far from the last stage, which computes them, to all others: the first one shows them."""
         tensors = [
             t
             for meter in self.meters.values()

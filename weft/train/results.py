@@ -83,7 +83,7 @@ class Evaluation:
 def evaluated(
     network: Network, batches: Any, loss: str | Loss | None = None, progress: Callable[[int], None] | None = None
 ) -> Evaluation:
-    """Evaluate a network on all examples of a loader that does not shuffle. `progress` is told how many are done."""
+    """Evaluate a network on all examples of a loader that does not shuffle. `progress` is called with the number that are done."""
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
     meters, outputs, done = task.meters(), [], 0

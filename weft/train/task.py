@@ -54,8 +54,8 @@ class Task:
 def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
     """The task given by name, else by the labels: floats are a regression, integers are classes, a bool for each class several classes.
 
-    A row of integers for each example is a text. Its best epoch is the one with the least loss, not with the most tokens guessed: a network
-    that learns its text by heart guesses a little better for long after its probabilities have become worse.
+    A row of integers for each example is a text. Its best epoch is the one with the lowest loss, not the highest token accuracy: a network
+    that overfits still predicts a few more tokens correctly long after its probabilities have become worse.
     """
     is_text = labels.dtype.kind in "iu" and labels.ndim == 2
     usual_loss, usual_metrics = _TEXT if is_text else _USUAL[kind_of(labels)]
