@@ -1,4 +1,4 @@
-"""What people note about a run: tags, notes, a group, a star. They are in `annotations.json` of the run folder, apart from the settings.
+"""Annotations of a run by its users: tags, notes, a group, a star. They are in `annotations.json` of the run folder, apart from the settings.
 
 annotate(folder, add_tags=["baseline"], notes="first try")
 read_annotations(folder).tags                                # ("baseline",)

@@ -154,7 +154,7 @@ class Optimizer:
             finite = self._all_finite(gs, full)
             gs = [where(finite, g, 0.0) for g in gs]
             conditions.append(finite)
-            scale.move_on_after(finite, full)
+            scale.update(finite, full)
         kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
         changed = [t for t in self.tensors() if id(t) not in kept]
         with unless(reduce(logical_and, conditions), changed) if conditions else nullcontext():

@@ -1,6 +1,6 @@
 """A function compiled for arguments of one structure, and how it is run.
 
-Small programs live of how little is done here: what stays the same from call to call is looked up once, and loops over nothing are
+The overhead of this file decides how fast small programs are: what stays the same from call to call is looked up once, and empty loops are
 left out.
 """
 

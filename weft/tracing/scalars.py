@@ -1,7 +1,7 @@
-"""Numbers that a compiled function is given: Python's and NumPy's scalars, while the function is traced.
+"""Scalar arguments of a compiled function: Python's and NumPy's numbers, while the function is traced.
 
 A number has no dtype of its own: beside a tensor it takes the tensor's, as without `jit`. Nor is its value part of the program, or a
-learning rate that changes at every step would compile anew. So a `Scalar` stands for it. Arithmetic between numbers is recorded and
+learning rate that changes at every step would recompile. So a `Scalar` stands for it. Arithmetic between numbers is recorded and
 done by Python before each run, with Python's own rules. Where a tensor meets a number, the program has an input of the tensor's dtype.
 """
 

@@ -1,6 +1,6 @@
 """Ray as a place for trainings: connecting to a cluster, and one actor for each training with its CPUs and GPUs declared.
 
-Actors are not restarted by Ray: a training that was lost with its node needs the files of its run, which the driver has (see cluster_runner.py). They end with the
+Actors are not restarted by Ray: a training that was lost with its node needs the files of its run, which the driver has (see runner.py). They end with the
 process that started them.
 """
 

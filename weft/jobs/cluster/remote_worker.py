@@ -1,4 +1,4 @@
-"""The process of a training on a node: `python -m weft.jobs.cluster.remote_worker JOB`. It ends with who started it, however that ends."""
+"""The process of a training on a node: `python -m weft.jobs.cluster.remote_worker JOB`. It ends when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compression under way: the network and its points, its trainings, and the run that is kept at the end."""
+"""A running compression: the network and its points, its trainings, and the run that is kept at the end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The job `profile`: measures a run or a network on a device, in a process of its own, and keeps the result beside it.
 
-settings: see profile_settings.py
+settings: see settings.py
 """
 
 from __future__ import annotations

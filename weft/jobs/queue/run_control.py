@@ -1,4 +1,4 @@
-"""What people do with a run: stop it, resume it, extend it, branch off a new one. Everything that takes time becomes a job of the queue."""
+"""Actions on a run: stop it, resume it, extend it, branch off a new one. Everything that takes time becomes a job of the queue."""
 
 from __future__ import annotations
 

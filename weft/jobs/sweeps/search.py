@@ -1,4 +1,4 @@
-"""The search of a sweep: asks for trials, starts them, reports their epochs, stops the worse ones, and tells how each ended."""
+"""The search of a sweep: asks Optuna for trials, starts them, reports their epochs, stops unpromising ones, and reports how each ended."""
 
 from __future__ import annotations
 
