@@ -37,7 +37,7 @@ from .weights import load_initial_weights
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
-ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members with their scores (see ensembles/ensemble.py)
+ENSEMBLE = "ensemble.json"  # of a run made of several: members with their scores (see ensembles/ensemble.py)
 LEAST_DEVIATION = 1e-3  # of a channel that is normalized: one that hardly varies would become noise
 WHITENED = 5000  # training images that a whitening layer is fitted to
 CARVED = 0.1  # fraction of training data held out if there is no validation split
