@@ -157,7 +157,7 @@ def test_training_from_stored_weights(
     assert main(["train", "digits", "weights=lenet5", *QUICK, "name=first"]) == 0
     out = capsys.readouterr().out
     assert "8 parameter tensors are initialized from lenet5" in out
-    assert "images are normalized as lenet5 expects it" in out
+    assert "images are normalized as lenet5 expects" in out
     run = tmp_path / "runs" / "classify" / "first"
     known = json.loads((run / "data.json").read_text())
     assert (known["mean"], known["std"], known["shape"]) == ([0.25], [0.5], [1, 8, 8])

@@ -73,7 +73,7 @@ def _overall(scores: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _class_row(one: dict[str, Any]) -> list[str]:
-    """Of an example with several classes, none is taken for another."""
+    """The scores of a class; data with several classes per example has no confusions."""
     shares = ["-" if one[name] is None else f"{100 * one[name]:.2f} %" for name in ("precision", "recall", "f1")]
     scored = [one["name"], str(one["examples"]), *shares]
     if "average_precision" not in one:

@@ -246,7 +246,7 @@ def _timed(job: BenchCase, batch: int, what: str, seconds: float) -> Timed:
 
 
 def _seconds(step: Jit[Any], args: Sequence[Tensor], calls: int) -> float:
-    """The time of a call, averaged over consecutive calls: a GPU is given the next one while it works."""
+    """The time of a call, averaged over consecutive calls, which a GPU queues."""
     start = time.perf_counter()
     for _ in range(calls):
         step(*args)

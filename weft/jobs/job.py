@@ -138,9 +138,7 @@ class Job:
         """Add a note about files that could not be read."""
         failed = data.describe(folder)["failed"]
         if failed:
-            self.notes.append(
-                f"{counted(failed, 'file')} could not be read: {folder / 'failed.csv'} says which, and why"
-            )
+            self.notes.append(f"{counted(failed, 'file')} could not be read: see {folder / 'failed.csv'}")
 
     def _note_classes(self) -> None:
         """Add warnings about classes without examples, or with one."""
@@ -242,7 +240,7 @@ class Job:
         loaded = load_initial_weights(model, self.name, self.settings["weights"], self.settings["runs"])
         if loaded.statistics is not None and self.is_image_source:
             self.statistics = data.Statistics(*loaded.statistics)
-            self.notes.append(f"images are normalized as {self.settings['weights']} expects it")
+            self.notes.append(f"images are normalized as {self.settings['weights']} expects")
         if loaded.new_head:
             self.notes.append(
                 f"{listed(loaded.new_head)} of {self.settings['weights']} is for other classes: this layer is newly initialized"

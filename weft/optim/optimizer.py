@@ -43,7 +43,7 @@ Rate = (
 )  # a number, or a schedule: a function from the number of completed steps (0, 1, ...) to a learning rate
 Chain = Callable[..., Sequence[Transform]]
 
-COLLECTED = "collected."  # how names of gradients that wait for an update begin
+COLLECTED = "collected."  # prefix of the names of gradients that wait for an update
 _UPDATE = Scope(phase="update")
 
 
@@ -163,7 +163,7 @@ class Optimizer:
             self.calls.assign(where(full, 0, self.calls + 1))
 
     def _all_finite(self, gs: Sequence[Tensor], full: Tensor | None) -> Tensor:
-        """Whether gradients are finite, in all processes; they are asked only when the last call of several is done."""
+        """Whether gradients are finite, in all processes; they communicate only at the last call of several."""
         finite = all_finite(gs)
         return self.agreed(finite) if full is None else cond(full, self.agreed, lambda flag: flag, finite)
 
@@ -336,7 +336,7 @@ class Optimizer:
         return found | {f"average.{i}": t for i, t in enumerate(self.averages)}
 
     def whole_state(self) -> dict[str, Tensor]:
-        """The same, of whole parameters if processes share it (zero=1, 2): all of them must ask for it together."""
+        """The same, of whole parameters if processes share it (zero=1, 2): a collective call."""
         found = self.named_state() | {
             name: self.share.gathered(state, p) for name, (state, p) in self._shared_state().items()
         }

@@ -153,7 +153,7 @@ def _unfinished(settings: Mapping[str, Any], folds: int) -> Path | None:
         raise UserError("weft train", f"a name that is not taken is required, got {settings['name']!r}: {place} is finished. Give another name.")  # fmt: skip
     if not _is_begun(state, wanted):
         other = [n for n, v in wanted["settings"].items() if state["settings"].get(n) != v] or ["folds"]
-        raise UserError("weft train", f"the settings that {place} was begun with are required, got other values of {', '.join(other)}. Give another name, or continue it: weft resume {place}")  # fmt: skip
+        raise UserError("weft train", f"the settings that {place} was started with are required, got other values of {', '.join(other)}. Give another name, or continue it: weft resume {place}")  # fmt: skip
     return place
 
 

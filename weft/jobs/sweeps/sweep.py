@@ -129,8 +129,8 @@ def _check_place(known: SweepRecord, cluster: ClusterPlan | None) -> None:
     if (known.plan.cluster is None) == (cluster is None) or not known.trials():
         return
     if cluster is None:
-        raise UserError("weft sweep", f"the sweep {known.name!r} was begun on a cluster. Add cluster={known.plan.cluster and known.plan.cluster.address}, or give another name=.")  # fmt: skip
-    raise UserError("weft sweep", f"the sweep {known.name!r} was begun without a cluster. Leave cluster= out, or give another name=.")  # fmt: skip
+        raise UserError("weft sweep", f"the sweep {known.name!r} was started on a cluster. Add cluster={known.plan.cluster and known.plan.cluster.address}, or give another name=.")  # fmt: skip
+    raise UserError("weft sweep", f"the sweep {known.name!r} was started without a cluster. Leave cluster= out, or give another name=.")  # fmt: skip
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
