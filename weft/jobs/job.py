@@ -28,7 +28,7 @@ from ..zoo.whitened import WhitenedCNN
 from .datasets.facts import FACTS, example
 from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
-from .networks import fitted, full_name, loss_of, side, usual
+from .networks import default_network, fitted_network, full_name, loss_of, side
 from .optimizers import mix, optimizer_settings
 from .run_weights import weights_path
 from .schema import fold_numbers
@@ -79,7 +79,7 @@ class Job:
         self.splits = splits
         self.train = self.splits.train
         self.statistics = self.train.statistics
-        self.name = named or usual(self.train)
+        self.name = named or default_network(self.train)
         self._note_classes()
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self.usual_batch())}
 
@@ -200,7 +200,7 @@ class Job:
     def _built(self, size: tuple[int, int] | None) -> nn.Module:
         if self.definition is not None:
             return fitted_definition(self.definition, self.train, size)
-        return fitted(self.name, self.train, size, self.settings)
+        return fitted_network(self.name, self.train, size, self.settings)
 
     def _forecast(self, size: tuple[int, int] | None) -> Forecast:
         example = self.train.inputs(np.arange(1))

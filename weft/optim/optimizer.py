@@ -157,7 +157,7 @@ class Optimizer:
             scale.update(finite, full)
         kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
         changed = [t for t in self.tensors() if id(t) not in kept]
-        with unless(reduce(logical_and, conditions), changed) if conditions else nullcontext():
+        with assigning_if(reduce(logical_and, conditions), changed) if conditions else nullcontext():
             self._move(gs, which, full)
         if full is not None:
             self.calls.assign(where(full, 0, self.calls + 1))
@@ -396,7 +396,7 @@ class Optimizer:
 
 
 @contextmanager
-def unless(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
+def assigning_if(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Assignments to the tensors inside take effect only if the condition is true; else the old values are restored."""
     before = [
         stop_gradient(t) for t in tensors

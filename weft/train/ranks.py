@@ -190,7 +190,7 @@ class Ranks:
         return tuple(found)
 
 
-def least_of_all(number: int) -> int:
+def min_over_processes(number: int) -> int:
     """The smallest number of any process that was started together with this one; a collective call."""
     size = world().size
     if size == 1:

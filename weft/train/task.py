@@ -89,8 +89,8 @@ def prediction_of(output: Any) -> Tensor:
     return found
 
 
-def alike(prediction: Tensor, y: Tensor) -> Tensor:
-    """One value for each example, of shape (n,) or (n, 1)."""
+def match_target_shape(prediction: Tensor, y: Tensor) -> Tensor:
+    """Predictions of shape (n, 1) in the shape (n,) of float targets; all others unchanged."""
     return prediction.reshape(y.shape) if y.dtype.is_float and prediction.shape == (*y.shape, 1) else prediction
 
 
@@ -109,7 +109,7 @@ def best_epochs(history: Sequence[Row], count: int) -> list[int]:
     return [int(row["epoch"]) for row in order[:count]]
 
 
-def line_of(row: Row, epochs: int) -> str:
+def epoch_text(row: Row, epochs: int) -> str:
     """An epoch as a line of text."""
     words = [f"epoch {int(row['epoch']):{len(str(epochs))}}/{epochs}"]
     for part, label in (("train", "train"), ("validation", "validation")):

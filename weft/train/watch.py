@@ -22,7 +22,7 @@ from .ranks import Ranks
 from .resources import resources
 from .state import Training
 from .steps import Steps
-from .task import best_epochs, is_better, line_of
+from .task import best_epochs, epoch_text, is_better
 
 NEWS_SECONDS = 1.0  # between two progress events
 RESOURCE_SECONDS = 10.0  # between two lines about memory and processor time
@@ -214,7 +214,7 @@ class Watch:
         run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
         run.event("epoch", **row)
         run.scalars(row)
-        run.log(line_of(row, self.epochs))
+        run.log(epoch_text(row, self.epochs))
 
     def stop_if_bad(self) -> None:
         """Raise an error if the loss is not finite: at which step it began, and which parameters are affected."""
