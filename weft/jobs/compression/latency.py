@@ -1,4 +1,4 @@
-"""The latency of saved programs, measured so that they can be compared: their calls alternate, so that other work on the machine affects all of them equally."""
+"""The latency of saved programs, measured so that they can be compared: their calls take turns, so that other work on the machine meets all of them."""
 
 from __future__ import annotations
 
