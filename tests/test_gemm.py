@@ -320,11 +320,14 @@ KEPT: list = []
     ],
     ids=lambda case: f"{case.m}x{case.n}x{case.k}",
 )  # fmt: skip
-def test_the_epilogue_sees_every_result_once(case: Case, epilogue: int) -> None:
+@pytest.mark.parametrize("strip", [0, thresholds.product_strip], ids=["narrow strips", "wide strips"])
+def test_the_epilogue_sees_every_result_once(case: Case, strip: int, epilogue: int) -> None:
     case.operands()
     counts = np.zeros(case.c.size, np.int64)
     context = np.array([case.c.ctypes.data, counts.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
-    case.run(case.plan(), epilogue=epilogue, context=context.ctypes.data)
+    with thresholds.set(product_strip=strip):
+        plan = case.plan()
+    case.run(plan, epilogue=epilogue, context=context.ctypes.data)
     seen = counts.reshape(case.batch, case.m, case.ldc)
     assert np.all(seen[:, :, : case.n] == 1)
     assert not seen[:, :, case.n :].any()
@@ -356,18 +359,34 @@ def copying_epilogue() -> int:
     ],
     ids=lambda case: f"{case.m}x{case.n}x{case.k}",
 )  # fmt: skip
-def test_streamed_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilogue: int) -> None:
+@pytest.mark.parametrize("strip", [0, thresholds.product_strip], ids=["narrow strips", "wide strips"])
+def test_streamed_results_are_seen_by_the_epilogue_alone(case: Case, strip: int, copying_epilogue: int) -> None:
     case.threads = 1  # a context is a thread's own
     case.operands()
     result = case.room(case.c.size, np.float32)
     result[:] = POISON
     context = np.array([0, result.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
-    plan = case.plan(streamed=True)
+    with thresholds.set(product_strip=strip):
+        plan = case.plan(streamed=True)
     assert plan.hidden
     case.run(plan, epilogue=copying_epilogue, context=context.ctypes.data)
     assert np.all(case.c == POISON)
     case.c[:] = result
     case.check()
+
+
+@pytest.mark.parametrize(("m", "n", "l2", "panels"), [
+    (64, 1024, 1 << 20, 16),  # 64 rows of 1024 results fit in a quarter of the cache
+    (64, 1024, 1 << 19, 8),
+    (64, 1024, 1 << 16, 2),  # never fewer than are packed together
+    (64, 100, 1 << 20, 2),
+])  # fmt: skip
+def test_the_epilogue_is_called_for_results_that_fit_in_the_cache(m: int, n: int, l2: int, panels: int) -> None:
+    target = CpuTarget("x86_64", "cascadelake", "", 512, 32, l1=32 << 10, l2=l2)
+    p = tiling.Problem(m, n, 64, (64, 1), (1, 64), (n, 1), 1, 0, 0, 0, "f32", "f32", "f32", 1, False)
+    kernel = product.ProductKernel("f32", "f32", "f32", RegisterTile(4, 4), "rows")
+    multiply = gemm.plan_as(p, tiling.Tiling(kernel, False, "first", 1, 1, 64, 0.0), target).phases[-1]
+    assert multiply.arguments[product.PRODUCT.index("strip")] == panels
 
 
 def test_results_that_cannot_be_streamed_are_stored() -> None:

@@ -15,6 +15,7 @@ from scipy import special
 from weft.compiler.cpu import engine
 from weft.compiler.cpu.ir_builder import F32, F64, I64, PTR, Code, new_module, vector
 from weft.compiler.cpu.math import functions as maths
+from weft.compiler.cpu.math.float_builder import Num
 from weft.compiler.thresholds import thresholds
 
 # How far results may be from the exact ones, in units of the last place of float32 and float64.
@@ -88,6 +89,45 @@ def test_special_values(name: str, dtype: Float) -> None:
     assert (_places(name, got, inputs)[plain] <= BOUNDS[name][dtype is np.float64]).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "logaddexp", "pow"])
+def test_where_results_become_subnormal_and_where_they_become_zero(name: str, dtype: Float) -> None:
+    """Results that round to 0 are not computed as products that underflow."""
+    limits = np.finfo(dtype)
+    scale = 1.0 if name == "pow" else np.log(2.0)
+    powers = [
+        limits.minexp,
+        limits.minexp - limits.nmant,
+        limits.minexp - limits.nmant - 1,
+        limits.minexp - limits.nmant - 2,
+    ]
+    x = np.concatenate([p * scale + np.linspace(-1.5, 1.5, 301) for p in powers] + [[-1e4, -1e30, -np.inf]]).astype(
+        dtype
+    )
+    inputs = {"pow": [np.full_like(x, 2), x], "logaddexp": [np.zeros_like(x), x]}.get(name, [x])
+    got = _apply(name, 8, *inputs)
+    assert (_places(name, got, inputs) <= BOUNDS[name][dtype is np.float64]).all()
+    if name != "logaddexp":
+        assert (got[:301] != 0).all()
+        assert (got[-3:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_exp_without_subnormals(dtype: Float) -> None:
+    limits = np.finfo(dtype)
+    x = np.concatenate(
+        [np.log(float(limits.tiny)) + np.linspace(-2, 2, 401), [-1e3, -1e30, -np.inf, np.nan, 0, 0.3]]
+    ).astype(dtype)
+    got = _apply("exp_without_subnormals", 8, x)
+    low = np.ceil(np.log(float(limits.tiny)))
+    kept = ~(x < low)
+    assert (got[~kept] == 0).all()
+    assert kept.sum() > 100 < (~kept).sum()
+    assert (got[kept] >= limits.smallest_normal).sum() == kept.sum() - 1
+    assert np.isnan(got[-3])
+    assert (_places("exp", got, [x])[kept] <= BOUNDS["exp"][dtype is np.float64]).all()
+
+
 @pytest.mark.parametrize("name", ["exp", "sin", "pow"])
 def test_a_lane_does_not_depend_on_its_neighbours(name: str) -> None:
     inputs = [np.array([0.3, 1e20, 2.5, np.nan, -np.inf, 7.25, -3.0, 0.0] * 2, np.float32)] * (1 + (name == "pow"))
@@ -134,7 +174,12 @@ def _compiled(name: str, dtype: Float, lanes: int) -> tuple[engine.Loaded, Calla
     count, *pointers = code.arguments
     type = vector(F32 if dtype is np.float32 else F64, lanes)
     with code.loop(0, count, lanes) as i:
-        code.write(maths.emit(code, name, *(code.read(p, i, type) for p in pointers[:-1])), pointers[-1], i)
+        values = [code.read(p, i, type) for p in pointers[:-1]]
+        if name in maths.NAMES:
+            result = maths.emit(code, name, *values)
+        else:
+            result = getattr(maths, name)(*(Num(code, value) for value in values)).value
+        code.write(result, pointers[-1], i)
     loaded = engine.load(code.done().module)
     return loaded, loaded.function("run", [ctypes.c_int64] + [ctypes.c_void_p] * (inputs + 1))
 

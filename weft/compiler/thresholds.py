@@ -76,6 +76,9 @@ class Thresholds:
     matvec_piece: int = _at(2048, 8)  # of k, where there are few results; four times as long for very few
     product_piece: int = _at(1024, 8)  # the shortest piece of k that is worth a partial result
     product_short: int = _at(64, 0)  # k up to which a product takes little longer than storing its result
+    product_strip: int = _at(
+        512 << 10, 0
+    )  # bytes of the results that the epilogue is called for, which stay in the cache
     # Sparse products
     sparse_tile: int = _at(512, 3)  # sums that are kept while the blocks of columns pass
     # Attention

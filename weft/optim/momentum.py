@@ -12,7 +12,7 @@ from ..tensor import Tensor
 from .checks import fractions, not_negative, positive
 from .constructors import optimizer
 from .optimizer import Rate
-from .transform import State, Transform, choice, zeros_like
+from .transform import State, Transform, choice, without_subnormals, zeros_like
 
 
 @optimizer
@@ -102,7 +102,7 @@ class Momentum(Transform):
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         part = choice(t == 1, 1.0, 1.0 - self.dampening, g.dtype) if self.dampening else 1.0
-        velocity = s["velocity"] * self.keep + g * part
+        velocity = without_subnormals(s["velocity"] * self.keep + g * part)
         s["velocity"].assign(velocity)
         return g + velocity * self.keep if self.nesterov else velocity
 
@@ -122,7 +122,7 @@ class GradientAverage(Transform):
 
 def update_moving_average(s: State, name: str, value: Tensor, keep: float | Tensor) -> Tensor:
     """Update a moving average: keep * average + (1 - keep) * value."""
-    new = s[name] * keep + value * (1.0 - keep)
+    new = without_subnormals(s[name] * keep + value * (1.0 - keep))
     s[name].assign(new)
     return new
 

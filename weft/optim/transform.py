@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..dtypes import DType, float32
+from ..dtypes import DType, finfo, float32
 from ..ops.creation import zeros
-from ..ops.elementwise import where
+from ..ops.elementwise import abs, where
 from ..tensor import Tensor, number
 
 State = dict[str, Tensor]
@@ -46,6 +46,15 @@ def wide(dtype: DType) -> DType:
 def choice(condition: Tensor, yes: float, no: float, dtype: DType) -> Tensor:
     """One of two numbers, in a dtype. `where(condition, 0.9, 0.1)` alone would be float32 and lose precision for float64 parameters."""
     return where(condition, number(yes, dtype), number(no, dtype))
+
+
+def without_subnormals(average: Tensor) -> Tensor:
+    """An average, 0 where it is below the smallest normal number.
+
+    Averages of gradients that have become 0 decay until they are subnormal and remain so. x86 CPUs take hundreds of cycles for every operation
+    on such numbers: a hundredth of them makes the step of an MLP 1.6 times as slow.
+    """
+    return where(abs(average) < number(finfo(average.dtype).smallest_normal, average.dtype), 0.0, average)
 
 
 def zeros_like(p: Tensor, shape: Sequence[int] | None = None) -> Tensor:

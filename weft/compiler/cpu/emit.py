@@ -9,6 +9,7 @@ groups are added with Kahan compensation. The error therefore does not grow with
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from math import prod
@@ -23,7 +24,7 @@ from ..ir.window_ops import SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
 from .combiners import better, combiner_of, product
-from .ir_builder import I32, I64, Code, Int, Value, constant, vector
+from .ir_builder import I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .values import ErrorSites, VectorValues
 
 TASKS, COLUMN_TASKS = (
@@ -257,14 +258,15 @@ class LoopEmitter:
         self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
         for position, reduced in enumerate(phase.reductions):
             final = _Accumulator(self, reduced, 1)
-            states = [final.start()]
-            for width, many in by_width.items():
-                found = many.every[position].read()
-                states += [self._lane(found, k) for k in range(width)]
-            while len(states) > 1:  # as a tree of fixed shape, so that the bits do not change
-                pairs = zip(states[::2], [*states[1::2], None], strict=False)
-                states = [a if b is None else final.combine(a, b) for a, b in pairs]
-            self.rows[reduced.node] = final.result(states[0])
+            states = [self._reduce_lanes(final, many.every[position].read()) for many in by_width.values()]
+            self.rows[reduced.node] = final.result(functools.reduce(final.combine, states, final.start()))
+
+    def _reduce_lanes(self, final: _Accumulator, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        """All lanes of a state combined: the first half with the second, until one is left."""
+        while lanes_of(state[0].type) > 1:
+            first, second = zip(*map(self.code.halves, state), strict=True)
+            state = final.combine(first, second)
+        return state
 
     def _reduce_columns(self, phase: ReadyPhase, group: Sequence[_Strip]) -> None:
         """Every element of the strips has a reduction of its own, in the order of the loops."""
@@ -279,9 +281,6 @@ class LoopEmitter:
         for strip, found in zip(group, totals, strict=True):
             for total in found.every:
                 strip.rows[total.reduced.node] = total.result(total.read())
-
-    def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
-        return tuple(self.code.lane(v, lane) for v in state)
 
     def _accumulate(self, phase: ReadyPhase, totals: _Accumulators, lanes: int, along: Loop | None) -> None:
         values = VectorValues(self, phase, lanes, along)

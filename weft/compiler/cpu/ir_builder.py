@@ -255,6 +255,24 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
             return value
         return self.extract_element(value, ir.Constant(I32, lane))
 
+    def lanes_between(self, value: Value, first: int, end: int) -> Value:
+        """The lanes [first, end) of a vector."""
+        if end - first in (1, lanes_of(value.type)):
+            return value if first == 0 and end == lanes_of(value.type) else self.lane(value, first)
+        mask = ir.Constant(ir.VectorType(I32, end - first), [ir.Constant(I32, i) for i in range(first, end)])
+        return self.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+    def halves(self, value: Value) -> tuple[Value, Value]:
+        """The first and the second half of a vector's lanes."""
+        count = lanes_of(value.type)
+        return self.lanes_between(value, 0, count // 2), self.lanes_between(value, count // 2, count)
+
+    def reduce_lanes(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+        """All lanes of a vector combined: the first half with the second, until one is left."""
+        while lanes_of(value.type) > 1:
+            value = combine(*self.halves(value))
+        return value
+
     def intrinsic(
         self, name: str, *values: Value, types: Sequence[ir.Type] | None = None, result: ir.Type | None = None
     ) -> Value:

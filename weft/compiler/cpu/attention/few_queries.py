@@ -14,7 +14,6 @@ from ..gemm.packing import read_as
 from ..gemm.register_tile import pieces
 from ..ir_builder import Value, constant, new_module, vector
 from .forward import BlocksOfQueries, rows_at
-from .operands import halved
 from .scores import SHORT, Variant
 
 POINTERS = ("q", "k", "v", "packed")  # as they are; the workspace
@@ -72,7 +71,7 @@ class _FewQueries(BlocksOfQueries):
         for x, (first, lanes) in zip(query, parts, strict=True):
             key = self._read("k", at, first, lanes)
             sums[lanes] = code.fma(x, key, sums[lanes]) if lanes in sums else code.fmul(x, key)
-        totals = [halved(code, value, code.fadd) for value in sums.values()]
+        totals = [code.reduce_lanes(value, code.fadd) for value in sums.values()]
         total = totals[0]
         for other in totals[1:]:
             total = code.fadd(total, other)

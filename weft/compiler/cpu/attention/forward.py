@@ -15,7 +15,6 @@ from ..math import functions as maths
 from ..math.float_builder import Num
 from ..scalars import to_storage
 from .blocks import ROOM, Blocks
-from .operands import halved
 from .products import block_product, fill
 from .scores import INFINITY, RowWriter, Variant, begin
 
@@ -111,7 +110,7 @@ class BlocksOfQueries:
         for start, stop, edge in parts:
             best = self._highest(line, start, stop, edge, best)
         before = code.read(self.highest, row, self.element)
-        now = halved(code, best, lambda a, b: code.select(code.fcmp_ordered(">", a, b), a, b))
+        now = code.reduce_lanes(best, lambda a, b: code.select(code.fcmp_ordered(">", a, b), a, b))
         now = code.select(code.fcmp_ordered(">", now, before), now, before)
         code.write(now, self.highest, row)
         nothing = code.fcmp_ordered("==", now, constant(self.element, -INFINITY))
@@ -119,7 +118,7 @@ class BlocksOfQueries:
         total = constant(type, 0.0)
         for start, stop, edge in parts:
             total = self._weights(line, start, stop, edge, code.splat(finite, lanes), total)
-        self._add(row, halved(code, total, code.fadd), before, finite)
+        self._add(row, code.reduce_lanes(total, code.fadd), before, finite)
 
     def _highest(self, line: Value, first: Value, end: Value, edge: bool, best: Value) -> Value:
         """The highest scores of a part of a row. Scores that take more than a product are kept for the next pass."""
@@ -232,7 +231,7 @@ def paired(code: Code, i: Value, count: Value) -> Value:
 
 def exp_inline(code: Code, value: Value) -> Value:
     """exp of nonpositive numbers, inlined so that its constants stay in registers."""
-    return maths.exp_not_positive(Num(code, value)).value
+    return maths.exp_without_subnormals(Num(code, value)).value
 
 
 def write_row(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ..gemm.packing import BYTES, ELEMENTS, pack_panels, panels_together, read_as
-from ..ir_builder import I64, PTR, Code, Value, constant, lanes_of, new_module, vector
+from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..target import current_target
 
 CHUNK = 512  # ks that are packed at a time
@@ -121,21 +121,12 @@ def delta(symbol: str) -> ir.Module:
             return add
 
         [many] = code.loop_carrying(0, whole, [constant(vector(ELEMENTS[kind], lanes), 0.0)], products(lanes), lanes)
-        [total] = code.loop_carrying(whole, of["width"], [halved(code, many, code.fadd)], products(1))
+        [total] = code.loop_carrying(whole, of["width"], [code.reduce_lanes(many, code.fadd)], products(1))
         if less:
             total = code.fsub(total, code.read(of["lse"], code.plus(row, of["lse_at"]), ELEMENTS[kind]))
         code.write(total, of["target"], code.plus(row, of["offset"]))
     code.done()
     return module
-
-
-def halved(code: Code, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """All lanes of a vector combined, in pairs."""
-    parts = [code.lane(value, i) for i in range(lanes_of(value.type))]
-    while len(parts) > 1:
-        half = len(parts) // 2
-        parts = [combine(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    return parts[0]
 
 
 def _begin(module: ir.Module, symbol: str, names: tuple[str, ...], pointers: int) -> tuple[Code, dict[str, Value]]:

@@ -148,7 +148,7 @@ class RowWriter:
         code, of = self.code, self.of
         self.key = key
         begin, end = self.key_range(i, i)
-        self.begin = code.maximum(0, code.minimum(count, code.sub(begin, key)))
+        self.begin = code.maximum(0, code.minimum(count, code.sub(begin, key))) if self.has("left") else code.i64(0)
         self.end = code.maximum(self.begin, code.minimum(count, code.sub(end, key)))
         self.position = code.plus(i, self.shift)
         for name in ("mask", "bias"):

@@ -111,7 +111,7 @@ class _Matrix:
         if extra:
             *one, offset = one
             one = [code.sub(total, offset) for total in one]
-        last = [self._halve([code.lane(t, lane) for lane in range(lanes)]) for t in one]
+        last = [code.reduce_lanes(t, self._add) for t in one]
         last = code.loop_carrying(whole, self.k, last, lambda k, t: self._tail(lines, k, t))
         for r, total in enumerate(last):
             self._put(code.mul(code.plus(row, r), self.of["y_step"]), total)

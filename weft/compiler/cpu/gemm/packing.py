@@ -203,7 +203,7 @@ def _turn(code: Code, source: str, kind: str, width: int) -> None:
             for step, value in enumerate(transposed):
                 some = min(size, width - first)
                 home = code.plus(code.times(code.plus(at, step), width), first)
-                code.write(shorten(code, value, some), target, home)
+                code.write(code.lanes_between(value, 0, some), target, home)
     with code.loop(whole, k) as at:
         for line, start in enumerate(lines):
             value = read_as(code, pointer, code.plus(start, at), source, kind, 1)
@@ -232,13 +232,6 @@ def read_as(code: Code, pointer: Value, index: Int, source: str, kind: str, lane
         if kind == "f32":
             return value
     return code.fpext(value, like(value.type, ELEMENTS[kind]))
-
-
-def shorten(code: Code, value: Value, lanes: int) -> Value:
-    """The first lanes of a vector."""
-    if lanes == lanes_of(value.type):
-        return value
-    return code.lane(value, 0) if lanes == 1 else _shuffle(code, value, value, range(lanes))
 
 
 def transpose(code: Code, lines: Sequence[Value]) -> list[Value]:

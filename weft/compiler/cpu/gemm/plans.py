@@ -19,6 +19,7 @@ from __future__ import annotations
 from math import ceil
 
 from ...ir.plan import Plan, PlanPhase
+from ...thresholds import thresholds
 from ..target import CpuTarget, current_target
 from . import matvec
 from .packing import BYTES, panels_together
@@ -129,7 +130,7 @@ class _Phases:
         self.panels = packed_size(p.n, p.k, self.width)  # of one matrix
         rows = ceil(ceil(p.m / self.height) / self.choice.row_blocks) * self.height
         self.scratch = aligned(self.panels * (p.batch if p.b_batch else 1)) if self.first else 0
-        self.strip = min(panels_together(self.width), ceil(p.n / self.width))
+        self.strip = self._strip(rows, target)
         self.scratch_a = aligned(rows * self.choice.k_block) if self.choice.pack_a else 0
         self.scratch_b = (
             aligned(self.strip * (self.width * self.choice.k_block + PANEL_GAP)) if self.choice.pack_b == "task" else 0
@@ -138,6 +139,15 @@ class _Phases:
         self.scratch_c = self._visible(rows) if streamed else 0
         self.own = self.scratch_a + self.scratch_b + self.scratch_c  # of each thread
         self.parts = self.scratch + self.own * p.threads
+
+    def _strip(self, rows: int, target: CpuTarget) -> int:
+        """The panels of a strip, after which the epilogue is called: as many as a task packs at a time, or else as its results fit in the L2 cache.
+
+        The epilogue of a wide strip reads and writes long parts of rows, which hardware prefetches.
+        """
+        panels, together = ceil(self.p.n / self.width), panels_together(self.width)
+        fit = min(thresholds.product_strip, target.l2 // 4) // (rows * self.width * BYTES[self.p.kind])
+        return min(panels, together if self.choice.pack_b == "task" else max(together, fit))
 
     def _visible(self, rows: int) -> int:
         """The extent of a strip of a task in c, in elements."""
