@@ -107,7 +107,7 @@ check: lint
 
 demo: $(WEFT_INSTALLED)
 	$(VENV_PYTHON) -m weft train digits model=lenet
-	@echo "See it in the browser: make studio"
+	@echo "See it in the browser: make studio. Use the command weft in this shell: . $(VENV)/bin/activate"
 
 studio: $(STUDIO_INSTALLED)
 	$(VENV_PYTHON) scripts/studio_demo.py build/studio/runs

@@ -37,7 +37,7 @@ SIZES = (250, 1000, 4000)
 STAGES = {
     "trace": ("weft.tracing.traced:trace",),
     "derivative": ("weft.derivatives:pull",),
-    "passes": ("weft.compiler.passes.pipeline:applied", "weft.compiler.gpu.program:applied"),
+    "passes": ("weft.compiler.passes.pipeline:apply_passes", "weft.compiler.gpu.program:apply_passes"),
     "fuse": ("weft.compiler.planning.build:_fused",),
     "schedule": ("weft.compiler.planning.build:schedule",),
     "memory": ("weft.compiler.planning.build:plan",),

@@ -69,7 +69,11 @@ def _network(name: str, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
     if shape is None:
         return zoo.find(name)(VOCABULARY).eval(), rng.integers(0, VOCABULARY, (2, LENGTH))
     is_vector = name in networks.VECTORS and name != "lenet_300_100"
-    network = networks.vector(name, prod(shape), 10) if is_vector else networks.built(name, 10, shape[0])
+    network = (
+        networks.build_vector_network(name, prod(shape), 10)
+        if is_vector
+        else networks.build_network(name, 10, shape[0])
+    )
     return network.eval(), rng.standard_normal((2, *shape)).astype(np.float32)
 
 

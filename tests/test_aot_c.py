@@ -178,7 +178,7 @@ def test_the_command_line_exports_saved_programs(tmp_path, capsys, monkeypatch, 
 def test_a_folder_that_is_there_is_kept(tmp_path):
     (tmp_path / "file").write_text("mine")
     layer, x = nn.Linear(2, 2), np.ones((1, 2), np.float32)
-    with pytest.raises(weft.UserError, match="is there already. Choose another folder, or say exist_ok=True"):
+    with pytest.raises(weft.UserError, match="already exists. Choose another folder, or pass exist_ok=True"):
         weft.export_c(tmp_path, layer, x)
     weft.export_c(tmp_path, layer, x, exist_ok=True)
     assert (tmp_path / "file").read_text() == "mine"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft import nn, zoo
-from weft.jobs.networks import VECTORS, built, vector
+from weft.jobs.networks import VECTORS, build_network, build_vector_network
 from weft.nn.module import without_values
 from weft.zoo.catalogue import FACTS, MODULES, declared_networks
 from weft.zoo.facts import DECLARED
@@ -40,8 +40,8 @@ def test_parameters_and_multiply_adds(name: str) -> None:
             return
         channels, *size = facts.input
         if name in VECTORS and name != "lenet_300_100":
-            model = vector(name, prod(facts.input), facts.classes)
+            model = build_vector_network(name, prod(facts.input), facts.classes)
         else:
-            model = built(name, facts.classes, channels, (size[0], size[1]))
+            model = build_network(name, facts.classes, channels, (size[0], size[1]))
         found = nn.summary(model, (1, *facts.input))
     assert (found.parameters, found.macs) == (facts.parameters, facts.macs)

@@ -9,8 +9,8 @@ import pytest
 
 import weft
 from weft import knobs, nn
-from weft.compiler.cpu.backend import applied
-from weft.compiler.ir.nest import ready
+from weft.compiler.cpu.backend import apply_passes
+from weft.compiler.ir.nest import ready_nest
 from weft.compiler.planning.fuse import fuse
 
 CHANNELS = (1, 3, 7, 16, 24, 31, 33, 48, 130, 300)
@@ -88,10 +88,10 @@ def test_batch_norm_reads_and_writes_memory_in_order(channels: int) -> None:
         return loss, gradient
 
     graph = weft.make_graph(step, x)
-    kernels = [k for k in fuse(applied(graph)).kernels if k.nest is not None and k.anchor is None]
+    kernels = [k for k in fuse(apply_passes(graph)).kernels if k.nest is not None and k.anchor is None]
     assert kernels
     for kernel in kernels:
-        nest = ready(kernel, 32)
+        nest = ready_nest(kernel, 32)
         for phase in nest.phases:
             along = nest.vector if nest.vector is not None else phase.vector
             images = [s for s in phase.steps if s.kind == "load" and s.node.shape == (20, 32, 32, channels)]
@@ -107,7 +107,7 @@ def _moments(x: Any) -> tuple[Any, Any]:
 def _kernels_that_read(shape: tuple[int, ...]) -> int:
     graph = weft.make_graph(_moments, weft.zeros(shape))
     [x] = graph.inputs
-    return sum(x in k.reads for k in fuse(applied(graph)).kernels)
+    return sum(x in k.reads for k in fuse(apply_passes(graph)).kernels)
 
 
 @pytest.mark.parametrize("shape", [(20, 32, 32, 24), (3, 64, 64, 7), (2, 300, 200, 8)], ids=str)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from weft.cli import main
+from weft.cli import VERBS, main
 from weft.cli.arguments import read
 from weft.errors import UserError
 from weft.jobs.schema import Setting, flag, number, sizes, whole
@@ -16,6 +16,11 @@ KNOWN = {
     "epochs": Setting(whole, 10, ""), "rate": Setting(number, None, ""), "flip": Setting(flag, True, ""), "size": Setting(sizes, None, ""),
     "model": Setting(str, "lenet", ""), "max_seconds": Setting(number, None, ""),
 }  # fmt: skip
+
+
+def test_the_page_of_the_command_line_has_every_verb() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [verb for verb in VERBS if f"\n| `{verb}` | " not in page] == []
 
 
 def test_settings_are_written_in_three_ways(tmp_path: Path) -> None:

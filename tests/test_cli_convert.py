@@ -99,7 +99,7 @@ def test_what_cannot_be_converted(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (("w.npz", "x.onnx"), "w.npz holds weights alone, and .onnx a whole network: which? Give model="),
         (("w.npz", "x.npz", "classes=3"), "give model= too"),
-        (("w.npz", "w.npz"), "w.npz is there already"),
+        (("w.npz", "w.npz"), "w.npz already exists"),
         (("w.npz", "x.npz", "model=lenet6"), "there is no network 'lenet6'"),
         (("w.npz", "x.npz", "model=lenet5"), "weights of lenet5 under the names of caffe are required, got w"),
         (("half.safetensors", "x.npz"), "NumPy has no bfloat16, which w has: convert to .safetensors instead"),

@@ -83,7 +83,7 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     monkeypatch.chdir(tmp_path)  # no run is here
     assert said("predict", "net.weft", *images, "--json")[0] == expected
     _, error = said("export", str(at_home / "runs/classify/colours"), "out=net.weft", code=2)
-    assert "net.weft is there already" in error
+    assert "net.weft already exists" in error
     manifest = weft.load("net.weft").facts
     assert manifest["labels"] == ["blue", "green", "red"]
     assert manifest["metrics"]

@@ -156,8 +156,8 @@ def test_training_from_stored_weights(
     weights_store.add(str(lenet), network="lenet5")
     assert main(["train", "digits", "weights=lenet5", *QUICK, "name=first"]) == 0
     out = capsys.readouterr().out
-    assert "8 parameter tensors begin from lenet5" in out
-    assert "images are normalized as lenet5 expects it" in out
+    assert "8 parameter tensors are initialized from lenet5" in out
+    assert "images are normalized as lenet5 expects" in out
     run = tmp_path / "runs" / "classify" / "first"
     known = json.loads((run / "data.json").read_text())
     assert (known["mean"], known["std"], known["shape"]) == ([0.25], [0.5], [1, 8, 8])
@@ -169,7 +169,7 @@ def test_other_classes_begin_with_a_new_head(lenet: Path, capsys: pytest.Capture
     assert main(["train", "two.npz", "model=lenet5", f"weights={lenet}", "freeze=2", *QUICK, "name=first"]) == 0
     out = capsys.readouterr().out
     assert "layers.6.weight and layers.6.bias" in out
-    assert "begins anew" in out
+    assert "newly initialized" in out
     trained = io.load(tmp_path / "runs" / "classify" / "first" / "weights" / "last.safetensors")
     assert np.array_equal(trained["layers.5.weight"].numpy(), io.load_weights(lenet)["ip1.weight"])
 

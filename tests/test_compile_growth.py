@@ -15,7 +15,7 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from weft.compiler.cpu import module
-from weft.compiler.cpu.backend import applied, compiled
+from weft.compiler.cpu.backend import apply_passes, compiled
 from weft.compiler.gpu.commands import Launch
 from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.ir.kernel import Kernel
@@ -256,7 +256,7 @@ def test_fusion_knows_what_kernels_of_random_programs_read(seed: int, checked: N
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_spine_tells_the_truth(seed: int) -> None:
-    graph = applied(random_program(seed, 12, "float32", True))
+    graph = apply_passes(random_program(seed, 12, "float32", True))
     spine = Spine(graph)
     reached: dict[Any, set[Any]] = {}
     for node in graph.nodes:

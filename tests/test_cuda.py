@@ -141,7 +141,7 @@ def test_settings_that_change_are_followed(gpu, name, value):
 def test_passes_are_those_of_gpus(gpu):
     after = weft.jit(lambda x: x @ x, precision="bfloat16").passes(X[:5])
     assert {"precision", "refine"} <= after.keys()
-    assert "copies" not in after
+    assert "widened copies" not in after
 
 
 # --- training: the same as on the CPU -----------------------------------------------------------------------------------------------

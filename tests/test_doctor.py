@@ -239,7 +239,7 @@ def test_the_command_line(
     monkeypatch.chdir(tmp_path)
     assert main(["dataset", "doctor", "digits"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("digits: 4 to look at\n")
+    assert said.startswith("digits: 4 warnings\n")
     assert "15 images of validation are also in another split" in said
     assert "fix=leaks,duplicates,near-duplicates,quality,outliers,labels" in said
     assert main(["dataset", "doctor", "digits", "fix=leaks,quality", "show=0"]) == 0

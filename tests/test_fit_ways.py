@@ -382,7 +382,7 @@ def test_pages_and_training_agree_on_the_best_epoch() -> None:
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     fitted(network(), folder=tmp_path, epochs=1)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(UserError, match="holds a run already. Go on with resume=True, or take another folder"):
+    with pytest.raises(UserError, match="holds a run already. Continue it with resume=True, or use another folder"):
         fitted(network(), folder=tmp_path, epochs=1)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 

@@ -13,7 +13,7 @@ from weft import data, nn, optim, train, zoo
 from weft.cli import main
 from weft.errors import RunError
 from weft.jobs.job import Job
-from weft.jobs.networks import SIDES, VECTORS, WRITERS, built
+from weft.jobs.networks import SIDES, VECTORS, WRITERS, build_network
 from weft.jobs.settings import SETTINGS
 from weft.nn.module import Unknown, without_values
 from weft.train import memory
@@ -24,7 +24,7 @@ SMALL = ["lenet5_classic", "resnet20", "mobilenet_v2"]
 
 
 def shapes(name: str, side: int) -> dict[str, tuple[int, ...]]:
-    model = built(name, 10, 3, (SIDES.get(name, side),) * 2)
+    model = build_network(name, 10, 3, (SIDES.get(name, side),) * 2)
     output_types(model, nn.Sequential(), np.zeros((1, 3, SIDES.get(name, side), SIDES.get(name, side)), np.float32))
     return {path: tensor.shape for path, tensor in model.named_tensors().items()}
 

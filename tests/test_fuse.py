@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.cpu.backend import applied, compiled
+from weft.compiler.cpu.backend import apply_passes, compiled
 from weft.compiler.gpu.program import gpu_program
 from weft.compiler.ir.program import KernelProgram
 from weft.compiler.passes.simplify import simplify
@@ -412,7 +412,7 @@ def test_a_result_and_its_bias_are_kept_as_one() -> None:
 
     def kept(f: F, *more: tuple[int, ...]) -> list[list[str]]:
         shapes = ((32, 16), (16, 24), (24,), *more)
-        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))))
+        fused = fuse(apply_passes(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))))
         return [[n.op.name for n in k.outputs] for k in fused.kernels if k.anchor is not None]
 
     assert kept(lambda a, b, c: both_ways(a @ b + c)) == [["add"]]
@@ -438,5 +438,5 @@ def test_a_sum_that_is_larger_than_the_result_is_not_kept() -> None:
         return both_ways((q.reshape(-1, 32).astype("float16") @ v.astype("float16")).astype("float32") + c)
 
     for f in (pairs, part, turned, widened):
-        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))), recompute_limit=64)
+        fused = fuse(apply_passes(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))), recompute_limit=64)
         assert "add" not in [n.op.name for k in fused.kernels for n in k.outputs], f.__name__

@@ -492,6 +492,9 @@ def test_the_design_page_names_every_package() -> None:
     packages = {package_of(module) for module in read_imports(REPOSITORY).files} - {TOP, "__main__"}
     assert packages <= named, f"missing in the layers of docs/design.md: {sorted(packages - named)}"
     assert not layers_without_package(read_imports(REPOSITORY))
+    titles = [re.split(r"  ", line)[0] for line in block.splitlines() if line[:1].strip()]
+    listed = [package for title in titles for package in re.findall(r"\w+", title) if package in HEIGHT_OF_PACKAGE]
+    assert listed == [package for layer in LAYERS for package in layer if package != "__main__"]
 
 
 def test_files_are_short() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import weft
-from weft.compiler.cpu.backend import applied, compiled
+from weft.compiler.cpu.backend import apply_passes, compiled
 from weft.compiler.cpu.module import write
-from weft.compiler.ir.nest import ReadyNest, ready
+from weft.compiler.ir.nest import ReadyNest, ready_nest
 from weft.compiler.planning.fuse import fuse
 from weft.options import CompileOptions
 
@@ -25,8 +25,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
 
 
 def nest_of(f: Callable[..., Any], shape: tuple[int, ...]) -> ReadyNest:
-    [kernel, *_] = fuse(applied(weft.make_graph(f, weft.zeros(shape)))).kernels
-    return ready(kernel, 8)
+    [kernel, *_] = fuse(apply_passes(weft.make_graph(f, weft.zeros(shape)))).kernels
+    return ready_nest(kernel, 8)
 
 
 @pytest.mark.parametrize("name", CASES)

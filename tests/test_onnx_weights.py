@@ -16,7 +16,7 @@ from weft import nn, zoo
 from weft.cli import main
 from weft.errors import UserError
 from weft.io import load_weights
-from weft.jobs.weights import begin_from
+from weft.jobs.weights import load_initial_weights
 from weft.zoo.published import NAMINGS
 from weft.zoo.published.naming import sources
 
@@ -84,7 +84,7 @@ def test_a_network_begins_with_the_weights_of_a_model(file: Path, how: str) -> N
     elif how == "folded":
         folded(file)
     fresh = zoo.resnet((1, 1), 4, width=4).eval()
-    begun = begin_from(fresh, "resnet18", str(file))
+    begun = load_initial_weights(fresh, "resnet18", str(file))
     assert sorted(begun.names) == sorted(fresh.named_tensors())
     x = weft.asarray(np.random.default_rng(1).normal(size=(2, 3, 32, 32)).astype(np.float32))
     np.testing.assert_allclose(fresh(x).numpy(), network()(x).numpy(), rtol=1e-4, atol=1e-6)
@@ -95,7 +95,7 @@ def test_a_head_for_other_classes_stays_new(file: Path) -> None:
     folded(file)
     fresh = zoo.resnet((1, 1), 7, width=4)
     before = fresh.named_tensors()["layers.4.weight"].numpy()
-    begun = begin_from(fresh, "resnet18", str(file))
+    begun = load_initial_weights(fresh, "resnet18", str(file))
     assert begun.new_head == ["layers.4.weight", "layers.4.bias"]
     assert np.array_equal(fresh.named_tensors()["layers.4.weight"].numpy(), before)
 
@@ -103,13 +103,13 @@ def test_a_head_for_other_classes_stays_new(file: Path) -> None:
 def test_layers_that_do_not_fit_are_listed(file: Path) -> None:
     folded(file)
     with pytest.raises(UserError, match=r"has a weight of \(4, 3, 7, 7\), and .* needs \(8, 3, 7, 7\)"):
-        begin_from(zoo.resnet((1, 1), 4, width=8), "resnet18", str(file))
+        load_initial_weights(zoo.resnet((1, 1), 4, width=8), "resnet18", str(file))
     with pytest.raises(UserError, match=r"its 7 layers do not fit the 17 of the network: .*nothing is left for"):
-        begin_from(zoo.resnet((1, 2), 4, width=4), "resnet18", str(file))
+        load_initial_weights(zoo.resnet((1, 2), 4, width=4), "resnet18", str(file))
     with pytest.raises(UserError, match="more layers from"):
-        begin_from(zoo.resnet((1,), 4, width=4), "resnet18", str(file))
+        load_initial_weights(zoo.resnet((1,), 4, width=4), "resnet18", str(file))
     with pytest.raises(UserError, match="names that are kept are required"):
-        begin_from(zoo.vit(4, size=8, patch=4, features=8, heads=2, layers=1), "vit_tiny", str(file))
+        load_initial_weights(zoo.vit(4, size=8, patch=4, features=8, heads=2, layers=1), "vit_tiny", str(file))
 
 
 def test_training_from_a_model_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

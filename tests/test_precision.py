@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft.compiler.cpu.backend import compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.passes.precision import copies, handed_on, precision
+from weft.compiler.passes.precision import handed_on, precision, widened_copies
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.thresholds import thresholds
 from weft.dtypes import DType, bfloat16, float16, float32, float64
@@ -196,11 +196,11 @@ def test_each_convolution_has_a_copy_of_its_own() -> None:
 
     types = Type((1, 2, 6), float32), Type((3, 2, 2), float32)
     graph = weft.compiler.cpu.backend.passes(make_graph(f, *types))["layout"]
-    first, second = found(check(copies(graph)), "conv_last")
+    first, second = found(check(widened_copies(graph)), "conv_last")
     assert set(first.inputs).isdisjoint(second.inputs)
     assert set(first.inputs) & set(found(graph, "conv_last")[0].inputs) == set()
     arrays = floats(1, 2, 6), floats(3, 2, 2, seed=1)
-    assert all(map(np.array_equal, interpret(graph)(*arrays), interpret(copies(graph))(*arrays)))
+    assert all(map(np.array_equal, interpret(graph)(*arrays), interpret(widened_copies(graph))(*arrays)))
 
 
 # --- training ------------------------------------------------------------------------------------------------------------------

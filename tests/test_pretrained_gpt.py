@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from weft import text, zoo
 from weft.errors import RunError, UserError
-from weft.jobs.weights import begin_from
+from weft.jobs.weights import load_initial_weights
 
 CONFIG: dict[str, Any] = {
     "model_type": "gpt2", "vocab_size": 23, "n_positions": 12, "n_embd": 16, "n_head": 4, "n_layer": 2, "layer_norm_epsilon": 1e-3,
@@ -93,7 +93,7 @@ def test_a_training_begins_with_published_weights(tmp_path: Path) -> None:
     """weft train book.txt model=gpt weights=FILE: a network whose vocabulary has no default, too."""
     weights = made_up(CONFIG)
     model = zoo.gpt(23, context=12, features=16, heads=4, layers=2)
-    begun = begin_from(model, "gpt", str(folder(tmp_path / "gpt2", weights) / "model.safetensors"))
+    begun = load_initial_weights(model, "gpt", str(folder(tmp_path / "gpt2", weights) / "model.safetensors"))
     assert set(begun.names) == set(model.named_tensors())
     np.testing.assert_array_equal(model.tokens.weight.numpy(), weights["wte.weight"])
     np.testing.assert_array_equal(

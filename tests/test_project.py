@@ -1,7 +1,9 @@
 """The files of a public project agree with each other: versions, checks, extras, the pages of the site."""
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import weft
@@ -9,6 +11,9 @@ import weft
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PAGES_FROM_THE_ROOT = {"contributing.md", "changelog.md", "security.md"}
+
+
+EXAMPLE_FILES = {"train.py", "eval.py", "net.py", "script.py"}  # of users, in examples and in saved programs
 
 
 def text(name: str) -> str:
@@ -27,6 +32,30 @@ def test_pre_commit_runs_the_checks_of_make_check() -> None:
     checks = [line.strip().replace("$(VENV_PYTHON)", ".venv/bin/python") for line in "".join(recipes).splitlines()]
     hooks = re.findall(r"^\s+entry: (.*)$", text(".pre-commit-config.yaml"), re.MULTILINE)
     assert hooks == checks
+
+
+def test_sources_name_files_that_exist() -> None:
+    files = {path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("[!.]*/**/*.py")}
+    names = {f"/{file}" for file in files if file.startswith(("weft/", "tests/", "benchmarks/", "scripts/"))}
+    missing = [
+        f"{path.relative_to(REPOSITORY)}: {named}"
+        for path in (REPOSITORY / "weft").glob("**/*.py")
+        for named in files_named_in(path)
+        if named not in EXAMPLE_FILES and not any(name.endswith(f"/{named}") for name in names)
+    ]
+    assert missing == []
+
+
+def files_named_in(path: Path) -> Iterator[str]:
+    """The files that docstrings and comments of a file refer to."""
+    source = path.read_text(encoding="utf-8")
+    nodes = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    docstrings = [ast.get_docstring(node) or "" for node in nodes]
+    comments = re.findall(r"#.*$", source, re.MULTILINE)
+    for written in [*docstrings, *comments]:
+        yield from re.findall(r"(?<![\w*/.-])(?:[a-z_]+/)*[a-z_0-9]+\.py\b", written)
 
 
 def test_every_extra_is_described() -> None:

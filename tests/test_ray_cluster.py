@@ -315,7 +315,7 @@ def test_a_sweep_on_a_cluster(ray: FakeRay, tmp_path: Path, capsys: pytest.Captu
     assert len(find_sweep(tmp_path / "runs", "wide").trials()) == 3
     capsys.readouterr()
     assert main(["sweep", *[word for word in words if not word.startswith("cluster")]]) == 2
-    assert "was begun on a cluster. Add cluster=head:6379, or give another name=." in capsys.readouterr().err
+    assert "was started on a cluster. Add cluster=head:6379, or give another name=." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ documentation uses it (test_docs.py runs those).
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import types
@@ -82,6 +83,20 @@ def test_the_reference_has_no_name_that_does_not_exist() -> None:
     for path in REFERENCE.glob("*.md"):
         for name in re.findall(r"^::: ([\w.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             assert exists(name), f"{path.name}: there is no {name}"
+
+
+def test_on_the_site_a_function_is_shown_and_not_the_module_of_its_name() -> None:
+    spec = importlib.util.spec_from_file_location("definitions", REPOSITORY / "docs" / "site" / "definitions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    definitions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(definitions)
+    page = definitions.with_definitions("::: weft.vmap\n::: weft.jit\n")
+    assert page == '<a id="weft.vmap"></a>\n\n::: weft.vmap.functions.vmap\n::: weft.jit\n'
+    for path in REFERENCE.glob("*.md"):
+        text = definitions.with_definitions(path.read_text(encoding="utf-8"))
+        names = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+        assert [name for name in names if definitions.is_module(name)] == []
 
 
 def exists(name: str) -> bool:

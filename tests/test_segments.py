@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.cpu.backend import applied
-from weft.compiler.ir.nest import ready
+from weft.compiler.cpu.backend import apply_passes
+from weft.compiler.ir.nest import ready_nest
 from weft.compiler.ir.segments import segments
 from weft.compiler.planning.fuse import fuse
 from weft.compiler.thresholds import thresholds
@@ -46,7 +46,7 @@ def test_results(name: str, sizes: tuple[int, ...]) -> None:
 def _nests(name: str, sizes: tuple[int, ...]) -> list[Any]:
     xs = [weft.zeros((130, n)) for n in sizes]
     graph = weft.make_graph(lambda *xs: FUNCTIONS[name](_Weft, *xs), *xs)
-    return [ready(k, 16) for k in fuse(applied(graph)).kernels if k.nest is not None]
+    return [ready_nest(k, 16) for k in fuse(apply_passes(graph)).kernels if k.nest is not None]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_long_chain_of_concats_is_stored_in_between(layers: int, kernels: int)
 
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((50, 8 + n), np.float32) for n in range(layers + 1)]
-    nests = [ready(k, 16) for k in fuse(applied(weft.make_graph(f, *arrays))).kernels]
+    nests = [ready_nest(k, 16) for k in fuse(apply_passes(weft.make_graph(f, *arrays))).kernels]
     assert len(nests) == kernels
     for nest in nests:
         found = segments(nest)

@@ -11,7 +11,7 @@ import pytest
 import weft
 from triton_build import generations
 from weft import nn
-from weft.compiler.cpu.backend import applied
+from weft.compiler.cpu.backend import apply_passes
 from weft.compiler.gpu import kernels
 from weft.compiler.gpu import split_reductions as parts
 from weft.compiler.gpu.commands import Launch
@@ -19,7 +19,7 @@ from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.kernels import tile_for, write_kernel
 from weft.compiler.gpu.program import LANES, _joined, commands, gpu_program
 from weft.compiler.gpu.source import KernelSource, joined
-from weft.compiler.ir.nest import ready
+from weft.compiler.ir.nest import ready_nest
 from weft.compiler.passes import simplify
 from weft.compiler.planning.fuse import fuse
 from weft.compiler.thresholds import thresholds
@@ -253,7 +253,7 @@ def loads(source):
 
 
 def nests_of(f, *examples):
-    return [ready(k, LANES) for k in fuse(applied(weft.make_graph(f, *examples))).kernels if k.anchor is None]
+    return [ready_nest(k, LANES) for k in fuse(apply_passes(weft.make_graph(f, *examples))).kernels if k.anchor is None]
 
 
 def test_what_is_whole_stays_so():

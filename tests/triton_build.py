@@ -10,14 +10,14 @@ import numpy as np
 
 import weft
 from sampling import mode
-from weft.compiler.cpu.backend import applied
+from weft.compiler.cpu.backend import apply_passes
 from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.contraction import write_contraction
 from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, commands, gpu_program
 from weft.compiler.gpu.special import plans as special
-from weft.compiler.ir.nest import ready
+from weft.compiler.ir.nest import ready_nest
 from weft.compiler.planning.fuse import fuse
 from weft.ops.grouped import grouped_weight
 
@@ -54,9 +54,10 @@ def narrow_products(x, a, codes, scale):
 
 def kernels(f, *arrays):
     """The kernels of a function, as text."""
-    found = fuse(applied(weft.make_graph(f, *arrays))).kernels
+    found = fuse(apply_passes(weft.make_graph(f, *arrays))).kernels
     return [
-        write_contraction("kernel", k) if is_contraction(k) else write_kernel("kernel", ready(k, LANES)) for k in found
+        write_contraction("kernel", k) if is_contraction(k) else write_kernel("kernel", ready_nest(k, LANES))
+        for k in found
     ]
 
 
@@ -75,7 +76,7 @@ def special_sources(f, *arrays):
     """The kernels of a function's sorts, scatters and running totals."""
     found = [
         k
-        for k in fuse(applied(weft.make_graph(f, *arrays))).kernels
+        for k in fuse(apply_passes(weft.make_graph(f, *arrays))).kernels
         if k.anchor is not None and k.anchor.op.own_kernels
     ]
     return [special.write(k, phase) for k in found for phase in special.plan(k).phases]

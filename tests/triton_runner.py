@@ -20,7 +20,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 import weft
-from weft.compiler.cpu.backend import applied
+from weft.compiler.cpu.backend import apply_passes
 from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.commands import Copy
 from weft.compiler.gpu.contraction import write_contraction
@@ -29,7 +29,7 @@ from weft.compiler.gpu.program import LANES, LOWERINGS, commands
 from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import Kernel
-from weft.compiler.ir.nest import ready
+from weft.compiler.ir.nest import ready_nest
 from weft.compiler.ir.program import FRAME_RESERVED, KernelProgram
 from weft.compiler.ir.storage import ARENA, Slot
 from weft.compiler.passes.decompose import decompose
@@ -259,7 +259,7 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a graph: by emitted kernels where there are some, otherwise by definition."""
-    graph = applied(decompose(graph, LOWERINGS.lowers_node))
+    graph = apply_passes(decompose(graph, LOWERINGS.lowers_node))
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
         if kernel.anchor is not None and kernel.anchor.op.own_kernels:
@@ -272,7 +272,7 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
                 values[kernel.anchor] = _defined(kernel.anchor, values)
             if kernel.nest is None:
                 continue
-            source = write_kernel(f"kernel{number}", ready(kernel, LANES))
+            source = write_kernel(f"kernel{number}", ready_nest(kernel, LANES))
         _run_checked(source, values)
     return [values[o] if o in values else _defined(o, values) for o in graph.outputs]
 

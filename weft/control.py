@@ -1,6 +1,6 @@
 """Control flow inside the graph: `cond`, `while_loop`, `scan`, and `checkpoint`.
 
-The user's functions are traced into closed graphs (see tracing.py). The derivative of a body is another graph, built once by
+The user's functions are traced into closed graphs (see tensor/tracing_context.py). The derivative of a body is another graph, built once by
 reverse mode (`derivative`), and recomputes what it needs from the body's inputs.
 """
 

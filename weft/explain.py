@@ -1,4 +1,4 @@
-"""What became of a program: its kernels, their time and work, how far they are from the machine's roof, and its memory.
+"""A compiled program explained: its kernels, their time and work, their distance from the machine's roofline, and its memory.
 
 `jit(f).explain(*args)` gives it for one call; `WEFT_DEBUG=2` prints it for every program before its first run.
 """

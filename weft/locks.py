@@ -1,4 +1,4 @@
-"""One writer a run: whoever trains in a folder holds its lock, and a second one is told who that is.
+"""One writer per run: the process that trains in a folder holds its lock, and the error of a second one names the first.
 
 The lock is `flock` on the file `.lock` of the folder. The kernel releases it when the process ends, however that happens, so a lock
 never has to be broken by hand. The file says who holds it, for the message. Network file systems that know `flock` (NFS, CephFS,
@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextmanager
 def one_writer(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Inside, nobody else writes to this folder, which must exist. The thread that holds it may ask again."""
+    """Inside, no other process writes to this folder, which must exist. The lock is reentrant for the thread that holds it."""
     place, me = os.path.realpath(folder), threading.get_ident()
     if _held.get(place, (None,))[0] == me:
         yield
@@ -148,7 +148,7 @@ def _myself() -> dict[str, Any]:
 
 
 def _owner(file: int) -> dict[str, Any]:
-    """Who the text names; nobody while it is being written, or if it is damaged."""
+    """What the text says of the process that holds the lock; empty while it is being written, or if it is damaged."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
     except (OSError, ValueError):

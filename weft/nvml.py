@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML), through the package nvidia-ml-py: all that asks it opens it here."""
+"""NVIDIA's management library (NVML), through the package nvidia-ml-py: the one place that opens it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The dynamic loss scale: what float16 needs so that small gradients do not vanish, kept inside the graph.
 
-float16 has no numbers below 6e-8, and the gradients of a network lie there. So the loss is multiplied before it is
-differentiated and the gradients are divided afterwards, in float32. By how much is found while training: the scale is doubled
+float16 has no numbers below 6e-8, and many gradients of a network are smaller. So the loss is multiplied before it is
+differentiated and the gradients are divided afterwards, in float32. The factor is found while training: the scale is doubled
 after many good steps in a row, and halved when a gradient overflows, in which case the step must change nothing. All of
 it is state and `where`: a compiled step runs without anybody looking at a value.
 """
@@ -25,7 +25,7 @@ LEAST, MOST = 1.0, 2.0**24  # where numbers never overflow the scale would grow 
 
 
 class LossScale:
-    """A loss scale that finds its size by itself.
+    """A dynamic loss scale: doubled after many good steps in a row, halved when a gradient overflows.
 
     >>> import weft
     >>> w, scale = weft.parameter([1.0, 2.0]), LossScale()
@@ -56,30 +56,29 @@ class LossScale:
         parameters: Sequence[Tensor],
         agreed: Callable[[Tensor], Tensor] = lambda finite: finite,
     ) -> tuple[list[Tensor], Tensor]:
-        """The gradients of the loss, and whether all of them are finite, in all processes if they are `agreed`. The scale moves on."""
+        """The gradients of the loss, and whether all of them are finite, in all processes with `agreed`. The scale is updated."""
         found = self.unscaled_gradients(loss, parameters)
         finite = agreed(all_finite(found))
-        self.move_on_after(finite)
+        self.update(finite)
         return found, finite
 
     def unscaled_gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of the loss, computed with the scale and divided by it. The scale stays: call `move_on_after` once an update."""
+        """The gradients of the loss, computed with the scale and divided by it. The scale stays: call `update` once for each update of the parameters."""
         used = as_tensor(self.scale)
         return [g.astype(float32) / used for g in gradients(loss.astype(float32) * used, parameters)]
 
     def step(self, finite: Tensor, tensor: Tensor, value: ArrayLike) -> None:
-        """Assign the value to the tensor (a parameter, a moment, statistics) if the step is a good one."""
+        """Assign the value to the tensor (a parameter, a moment, statistics) if all gradients were finite."""
         tensor.assign(where(finite, value, tensor))
 
-    def move_on(self, finite: bool) -> None:
-        """Move on after a step outside of compiled functions, whose gradients were finite or not."""
-        self._move_on(as_tensor(self.scale).detach(), as_tensor(finite), None)
+    def update(self, finite: Tensor | bool, last: Tensor | None = None) -> None:
+        """Update the scale after a step whose gradients were finite or not; of several calls that make one update, after the `last` one only.
 
-    def move_on_after(self, finite: Tensor, last: Tensor | None = None) -> None:
-        """Move on after a step whose gradients were finite or not; of several calls that make one update, after the last one only."""
-        self._move_on(as_tensor(self.scale), finite, last)
-
-    def _move_on(self, used: Tensor, finite: Tensor, last: Tensor | None) -> None:
+        A Python bool is for steps that are not part of a compiled function.
+        """
+        used = as_tensor(self.scale)
+        if isinstance(finite, bool):
+            used, finite = used.detach(), as_tensor(finite)
         good = self.good_steps + 1
         grows = good >= self.grow_after
         steps = where(logical_and(finite, ~grows), good, 0)

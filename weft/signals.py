@@ -14,7 +14,7 @@ TERMINATED = 128 + signal.SIGTERM  # 143: the exit code that shells, SLURM and K
 
 
 class Terminated(SystemExit):
-    """SIGTERM has ended the work. Unless somebody catches it the process ends with the exit code 143."""
+    """SIGTERM has ended the work. Unless it is caught, the process exits with code 143."""
 
     def __init__(self) -> None:
         super().__init__(TERMINATED)
@@ -28,14 +28,14 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM raises `Terminated`, so that whatever was begun is put in order."""
+    """Inside, SIGTERM raises `Terminated`, so that `with` and `finally` blocks clean up."""
     with handling(signal.SIGTERM, terminate, (signal.SIG_DFL,)):
         yield
 
 
 @contextmanager
 def handling(number: signal.Signals, handler: Handler, instead_of: tuple[Any, ...]) -> Iterator[None]:
-    """Inside, a signal is handled by this function if it was by one of those; somebody else's handler stays.
+    """Inside, this function handles a signal, if one of the given handlers handled it before; any other handler stays.
 
     Python gives signals to the main thread only: in another one nothing changes.
     """

@@ -2,13 +2,15 @@
 
 The Markdown is written for a forge, where a link may lead to any file of the repository. The site holds docs/ only. So
 the documents at the root become pages of the site, and a link to another file of the repository becomes its path as text.
-A link to a file that does not exist is left alone: MkDocs reports it, and `--strict` fails.
+A link to a file that does not exist is left alone: MkDocs reports it, and `--strict` fails. Names of the reference that
+modules have too lead to their definitions: see definitions.py.
 """
 
 import os
 import re
 from pathlib import Path
 
+from definitions import with_definitions
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,7 @@ def on_page_markdown(markdown, page, config, files):
     source = {page: source for source, page in ROOT_PAGES.items()}.get(page.file.src_uri)
     folder = ROOT if source else (ROOT / "docs" / page.file.src_uri).parent
     here = os.path.dirname(page.file.src_uri)
-    return LINK.sub(lambda link: site_link(link, folder, here), markdown)
+    return LINK.sub(lambda link: site_link(link, folder, here), with_definitions(markdown))
 
 
 def site_link(link, folder, here):

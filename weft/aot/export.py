@@ -54,7 +54,7 @@ def export_c(
     if weights not in ("inside", "file"):
         raise UserError("export_c", f"weights must be 'inside' or 'file', got {weights!r}.")
     if place.exists() and not exist_ok and (not place.is_dir() or any(place.iterdir())):
-        raise UserError("export_c", f"{place} is there already. Choose another folder, or say exist_ok=True.")
+        raise UserError("export_c", f"{place} already exists. Choose another folder, or pass exist_ok=True.")
     found = _as_program(program, inputs)
     library = compile_library(found, name, target, sizes, weights_inside=weights == "inside", threads=threads)
     known = found.facts.get("preprocessing") or {}

@@ -75,7 +75,7 @@ def _reflowed(docstring: str) -> str:
 
 
 def _default(setting: Setting) -> str:
-    """The default, if it is short; what happens without a value is told by the help."""
+    """The default, if it is short; the help describes what happens without a value."""
     text = as_text(setting.default)
     return "" if setting.default is None or len(text) > LONG_DEFAULT else text
 

@@ -1,4 +1,4 @@
-"""What `weft runs compare` prints beyond settings and numbers: which settings mattered, and how often networks agree."""
+"""The last tables of `weft runs compare`: which settings mattered, and how often networks agree."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def convert(words: Sequence[str]) -> None:
         raise UserError("weft convert", f"two files are required: weft convert net.pth net.safetensors. {PAIRS}.")
     source, target = given.plain
     if Path(target).exists() and not given["exist_ok"]:
-        raise UserError("weft convert", f"{target} is there already. Choose another name, or say exist_ok=true.")
+        raise UserError("weft convert", f"{target} already exists. Choose another name, or pass exist_ok=true.")
     settings = {name: given[name] for name in ("model", "classes", "prototxt", "mean")}
     found = convert_file(source, target, **settings)
     if given["json"]:

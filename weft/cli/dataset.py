@@ -81,7 +81,7 @@ def _info(words: Sequence[str]) -> None:
 
 
 def _looked_at(what: str, from_: str | None) -> Facts:
-    """The facts about data. Image files are not packed for that."""
+    """Facts about a dataset; image files are not packed."""
     path = data_path(what)
     if from_ is None and path is not None and is_image_source(path):
         return of_images(path)

@@ -1,4 +1,4 @@
-"""`weft dataset doctor`: looks for problems in a dataset, and mends them as a new version."""
+"""`weft dataset doctor`: finds problems in a dataset, and fixes them in a new version."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..data.image_names import read_names
 from ..errors import UserError
 from ..jobs.datasets.doctor import examine_folder
 from ..jobs.schema import Setting, flag, whole
+from ..report.text_format import counted
 from .arguments import read
 from .contents import shown
 from .dataset_versions import write_version
@@ -61,7 +62,7 @@ def page(report: DoctorReport, folder: Path, most: int) -> str:
     """The report as text: a line for each check, then the first findings of each."""
     rows = [[r.severity, r.check, str(len(r.findings) or ""), r.text] for r in report.results]
     lines = [
-        f"{folder}: {report.warnings} to look at",
+        f"{folder}: {counted(report.warnings, 'warning')}",
         "",
         table(["", "check", "found", "what"], rows, ["", "check", "what"]),
     ]
@@ -74,7 +75,7 @@ def page(report: DoctorReport, folder: Path, most: int) -> str:
             lines += [f"  and {more} more, in {shown(str(folder / 'doctor.json'))}"] if more > 0 else []
     fixable = [result.check for result in report.results if any(f.suggested for f in result.findings)]
     if fixable:
-        lines += ["", f"mend these as a new version: weft dataset doctor {quote(str(folder))} fix={','.join(fixable)}"]
+        lines += ["", f"fix these in a new version: weft dataset doctor {quote(str(folder))} fix={','.join(fixable)}"]
     return "\n".join(lines)
 
 

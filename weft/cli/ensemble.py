@@ -1,4 +1,4 @@
-"""The verb `ensemble`: several runs as one, and the table of what each of them reaches."""
+"""The verb `ensemble`: combines several runs, and prints the scores of each of them."""
 
 from __future__ import annotations
 

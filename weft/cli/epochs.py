@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _PARTS = ("train", "validation")
-_SHORT = {"accuracy": "acc", "binary_accuracy": "acc"}
+_SHORT = {"accuracy": "acc", "binary_accuracy": "acc", "token_accuracy": "acc"}
+_WIDTH = 9  # of a column, unless its title is longer
 
 
 def header(row: Mapping[str, Any], epochs: int) -> str:
     """The titles of the columns."""
-    titles = [f"{'val ' if part == 'validation' else ''}{_SHORT.get(name, name)}" for part, name in _names(row)]
-    return " ".join(
-        [" " * len(_epoch(row, epochs)), *(f"{title:>9}" for title in titles), f"{'/s':>9}", f"{'time':>8}"]
-    )
+    titles = [f"{_title(part, name):>{_WIDTH}}" for part, name in _names(row)]
+    return " ".join([" " * len(_epoch(row, epochs)), *titles, f"{'/s':>9}", f"{'time':>8}"])
 
 
 def line(row: Mapping[str, Any], epochs: int) -> str:
@@ -24,8 +23,17 @@ def line(row: Mapping[str, Any], epochs: int) -> str:
     >>> print(header(row, 10)); print(line({**row, "is_best": True}, 10))
                      loss   val acc        /s     time
     epoch  2/10    0.5000   75.00 %     1,234    3.2 s  best
+
+    A long title widens its column:
+
+    >>> row = {"epoch": 1, "train_confident_share": 0.5, "examples_per_second": 1234.0, "seconds": 3.21}
+    >>> print(header(row, 1)); print(line(row, 1))
+              confident_share        /s     time
+    epoch 1/1          0.5000     1,234    3.2 s
     """
-    cells = [f"{_number(name, row[f'{part}_{name}']):>9}" for part, name in _names(row)]
+    cells = [
+        _number(name, row[f"{part}_{name}"]).rjust(max(_WIDTH, len(_title(part, name)))) for part, name in _names(row)
+    ]
     text = " ".join(
         [_epoch(row, epochs), *cells, f"{row['examples_per_second']:>9,.0f}", f"{_duration(row['seconds']):>8}"]
     )
@@ -34,6 +42,10 @@ def line(row: Mapping[str, Any], epochs: int) -> str:
 
 def _names(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(part, name.removeprefix(f"{part}_")) for part in _PARTS for name in row if name.startswith(f"{part}_")]
+
+
+def _title(part: str, name: str) -> str:
+    return f"{'val ' if part == 'validation' else ''}{_SHORT.get(name, name)}"
 
 
 def _epoch(row: Mapping[str, Any], epochs: int) -> str:

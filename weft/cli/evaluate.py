@@ -47,8 +47,8 @@ def evaluate(words: Sequence[str]) -> None:
     print(pairs({name: number_text(name, value) for name, value in (facts | _overall(scores)).items()}))
     if scores is not None and scores.get("classes"):
         rows = [_class_row(one) for one in scores["classes"] if one["examples"]]
-        titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most taken for"]
-        print("\n" + table(titles[: max(map(len, rows), default=0)], rows, left=["class", "most taken for"]))
+        titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most confused with"]
+        print("\n" + table(titles[: max(map(len, rows), default=0)], rows, left=["class", "most confused with"]))
     elif found.classes:
         rows = [[name, f"{100 * share:.2f} %"] for name, share in found.classes.items() if examples.counts()[name]]
         print("\n" + table(["class", "recall"], rows, left=["class"]))
@@ -73,7 +73,7 @@ def _overall(scores: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _class_row(one: dict[str, Any]) -> list[str]:
-    """Of an example with several classes, none is taken for another."""
+    """The scores of a class; data with several classes per example has no confusions."""
     shares = ["-" if one[name] is None else f"{100 * one[name]:.2f} %" for name in ("precision", "recall", "f1")]
     scored = [one["name"], str(one["examples"]), *shares]
     if "average_precision" not in one:

@@ -66,7 +66,7 @@ def export(words: Sequence[str]) -> None:
     folder = run_of("export", given.plain)
     path = Path(given["out"] or f"{folder.name}.{to}")
     if path.exists() and not given["exist_ok"]:
-        raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
+        raise UserError("weft export", f"{path} already exists. Choose another name (out=), or pass exist_ok=true.")
     with on(given["device"]):
         if to == "onnx":
             inputs, outputs, labels = _as_onnx(folder, path, given)
@@ -128,7 +128,7 @@ def _as_page(given: Words, to: str) -> None:
     """A folder with a page for browsers."""
     name, folder = _source_and_folder(given, to)
     if folder.exists() and not given["exist_ok"]:
-        raise UserError("weft export", f"{folder} is there already. Choose another name (out=), or say exist_ok=true.")
+        raise UserError("weft export", f"{folder} already exists. Choose another name (out=), or pass exist_ok=true.")
     with on(given["device"]):
         program = exported_program("export", name)
         size = export_web(program, folder)

@@ -1,4 +1,4 @@
-"""The verb `interpret`: a page with the reasons of predictions, the layers and the embedding of a trained network."""
+"""The verb `interpret`: a page with attribution maps, all layers and the embedding of a trained network."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _list(words: Sequence[str]) -> None:
 def _follow(words: Sequence[str]) -> None:
     """Show a job from its beginning until it ends: weft job follow 1.
 
-    Ctrl-C ends watching; the job goes on. The exit code is 1 if the job has failed.
+    Ctrl-C stops following; the job continues. The exit code is 1 if the job has failed.
     """
     given = read("job follow", words, {"runs": _RUNS, "json": _JSON}, 1, _follow.__doc__)
     queue = JobQueue(given["runs"])

@@ -20,7 +20,7 @@ from ..hints import nearest
 from ..jobs.device import on
 from ..jobs.find import AMBIGUOUS, find_run, run_folders
 from ..jobs.job import Job as Training
-from ..jobs.networks import about, full_name, side
+from ..jobs.networks import dataset_text, full_name, side
 from ..jobs.profiles.subject import find_subject
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
@@ -194,7 +194,7 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     job = Training(told.settings)
     if not job.is_image_source:
         raise UserError(
-            f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Use weft {verb} lenet."
+            f"weft {verb}", f"the data of {folder} are no images but {dataset_text(job.train)}. Use weft {verb} lenet."
         )
     outputs = len(job.train.classes) or prod(job.train.labels.shape[1:])
     return job.name, job.train.shape[0], job.size(), outputs
@@ -246,7 +246,7 @@ def _timed(job: BenchCase, batch: int, what: str, seconds: float) -> Timed:
 
 
 def _seconds(step: Jit[Any], args: Sequence[Tensor], calls: int) -> float:
-    """The time of a call, averaged over consecutive calls: a GPU is given the next one while it works."""
+    """The time of a call, averaged over consecutive calls, which a GPU queues."""
     start = time.perf_counter()
     for _ in range(calls):
         step(*args)

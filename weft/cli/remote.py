@@ -12,10 +12,9 @@ from typing import Any
 from ..errors import RunError, UserError
 from ..jobs.datasets.image_lists import image_files
 from ..jobs.events import Event
-from ..jobs.folds.jobs import FOLDS_SETTING
 from ..jobs.prediction.predictions import FilePrediction
 from ..jobs.schema import Setting, flag
-from ..jobs.settings import COMMON, SETTINGS, setting_as_text
+from ..jobs.settings import COMMON, FOLDS_SETTING, SETTINGS, setting_as_text
 from ..report import compare as facts
 from ..studio.client import Client
 from ..studio.connection import TOKEN

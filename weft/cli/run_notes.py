@@ -1,4 +1,4 @@
-"""What is wrong with a run folder, in words."""
+"""Warnings about missing or damaged files of a run folder, as text."""
 
 from __future__ import annotations
 

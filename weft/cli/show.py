@@ -12,7 +12,7 @@ from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..graph.node import Type
 from ..jobs.definitions import is_definition, read_definition
-from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
+from ..jobs.networks import VECTORS, WRITERS, build_network, build_vector_network, full_name, side
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
 from ..report.text_format import counted
@@ -72,8 +72,8 @@ def _network(name: str, classes: int, channels: int, size: tuple[int, int]) -> n
     if name in WRITERS:
         raise UserError("weft summary", f"{name} is a network for text, and summary takes networks for images.")
     if name in VECTORS and name != "lenet_300_100":
-        return vector(name, channels * size[0] * size[1], classes)
-    return built(name, classes, channels, size)
+        return build_vector_network(name, channels * size[0] * size[1], classes)
+    return build_network(name, classes, channels, size)
 
 
 def devices(words: Sequence[str]) -> None:

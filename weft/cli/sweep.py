@@ -103,7 +103,7 @@ def _search(record: SweepRecord, in_json: bool) -> None:
 
 @contextmanager
 def _advice(record: SweepRecord) -> Iterator[None]:
-    """Inside, an interruption also says how to go on."""
+    """Inside, an interruption also prints how to continue."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):

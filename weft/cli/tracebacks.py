@@ -1,4 +1,4 @@
-"""Tracebacks of internal errors, in colour. They are for bugs: an error that a user can mend is one line, without a traceback."""
+"""Tracebacks of internal errors, in colour. They are for bugs: an error that a user can fix is one line, without a traceback."""
 
 from __future__ import annotations
 

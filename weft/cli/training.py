@@ -8,17 +8,12 @@ from typing import Any
 
 from ..errors import UserError
 from ..insight.trace_file import trace
-from ..jobs import training
 from ..jobs.cluster.settings import CLUSTER, ClusterPlan, cluster_plan
-from ..jobs.compression.compress import resume_compression
-from ..jobs.compression.state import is_compression
 from ..jobs.events import Listener
-from ..jobs.folds.cross_validation import cross_validate, find_folds, read_folds, resume_folds
-from ..jobs.folds.jobs import FOLDS_SETTING
 from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, count
-from ..jobs.settings import COMMON, SETTINGS
-from ..jobs.stored import run_of
+from ..jobs.settings import COMMON, FOLDS_SETTING, SETTINGS
+from . import training_parts as parts
 from .arguments import Words, read
 from .progress import ProgressDisplay, print_json
 
@@ -56,9 +51,9 @@ def train(words: Sequence[str]) -> None:
     cluster = _cluster("weft train", given, settings["device"])
     with shown(given["json"]) as listener, _traced(given["trace"]):
         if given["folds"] is not None:
-            cross_validate(settings, given["folds"], given["jobs"], listener, cluster)
+            parts.cross_validate(settings, given["folds"], given["jobs"], listener, cluster)
         else:
-            training.train(settings, listener)
+            parts.train(settings, listener)
 
 
 def resume(words: Sequence[str]) -> None:
@@ -68,27 +63,27 @@ def resume(words: Sequence[str]) -> None:
     as epochs=30. A run that was stopped before its first checkpoint starts again. max_seconds holds for one command only.
     """
     given = read("resume", words, SETTINGS | TRACE | OF_RESUME, 1, common=COMMON)
-    folds = find_folds(given.plain[0], given["runs"]) if given.plain else None
+    folds = parts.find_folds(given.plain[0], given["runs"]) if given.plain else None
     if folds is not None:
         if set(given.given) - {"json", "runs", *OF_RESUME}:
             raise UserError("weft resume", f"a cross-validation continues with its own settings, got {sorted(given.given)}.")  # fmt: skip
         with shown(given["json"]) as listener:
-            cluster = _cluster("weft resume", given, read_folds(folds)["settings"]["device"])
-            resume_folds(folds, given["jobs"], listener, cluster)
+            cluster = _cluster("weft resume", given, parts.read_folds(folds)["settings"]["device"])
+            parts.resume_folds(folds, given["jobs"], listener, cluster)
         return
     of_folds = sorted(set(given.given) & set(OF_RESUME))
     if of_folds:
         raise UserError("weft resume", f"a cross-validation is required for {of_folds[0]}=, got a run. Leave {of_folds[0]}= out.")  # fmt: skip
-    folder = run_of("resume", given.plain)
+    folder = parts.run_of("resume", given.plain)
     with shown(given["json"]) as listener, _traced(given["trace"]):
-        if is_compression(folder):
+        if parts.is_compression(folder):
             if set(given.given) - {"json", "trace"}:
                 raise UserError(
                     "weft resume", f"a compression continues with its own settings, got {sorted(given.given)}."
                 )
-            resume_compression(folder, listener)
+            parts.resume_compression(folder, listener)
             return
-        training.resume(folder, {name: given[name] for name in given.given if name not in TRACE}, listener)
+        parts.resume(folder, {name: given[name] for name in given.given if name not in TRACE}, listener)
 
 
 def _cluster(where: str, given: Words, device: str | None) -> ClusterPlan | None:

@@ -70,7 +70,7 @@ def _password(words: Sequence[str]) -> None:
     given = read("user password", words, _WHERE, 1, _password.__doc__)
     name = _name("password", given)
     with _store(given) as store:
-        store.accounts.get(name)  # an unknown name is told before the password is typed
+        store.accounts.get(name)  # an unknown name is reported before the password is typed
         store.accounts.set_password(name, _read_password(name), BY)
     print(f"{name} has a new password.")
 

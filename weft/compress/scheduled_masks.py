@@ -110,7 +110,7 @@ class MovementMask(ScheduledMask):
 class SurgeryMask(ScheduledMask):
     """Keeps the largest weights. All are trained, pruned ones too, and come back when they exceed kept ones by the margin.
 
-    Guo et al. (2016) compare with two fixed thresholds; here they are derived from the density, so that it is met.
+    Guo et al. (2016) compare with two fixed thresholds; here they are derived from the density, so that it is reached.
     """
 
     def __init__(self, original: ArrayLike, mask: ArrayLike, schedule: MaskSchedule, margin: float) -> None:

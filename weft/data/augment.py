@@ -1,4 +1,4 @@
-"""`Augment` chains augmentations and fuses the geometric ones; `augmentation` returns one of three presets."""
+"""`Augment` chains augmentations and fuses the geometric ones; `augmentation` returns a preset by name."""
 
 from __future__ import annotations
 

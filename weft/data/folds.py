@@ -1,4 +1,4 @@
-"""Folds of a cross-validation: every example belongs to exactly one of them, and all of them look alike."""
+"""Folds of a cross-validation: every example belongs to exactly one of them, and their labels are distributed alike."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Loader:
     """An iterable over batches (x, y) of a dataset; each `for` loop over it is one epoch.
 
     With `shuffle`, every epoch has a new order. `workers` threads prefetch batches, at most max(prefetch, workers)
-    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full. `limit` ends an epoch after so many
-    batches, so that each sees other examples of a large dataset. With `shard`, the batch is cut into
+    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full. `limit` ends an epoch after this many
+    batches, so that each epoch sees other examples of a large dataset. With `shard`, the batch is cut into
     equal micro-batches, of which these are yielded: processes that train together have different ones of the same epoch.
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How the images of a dataset look together: the mean image and the histogram of each channel, from a sample of them."""
+"""A summary of the images of a dataset: the mean image and the histogram of each channel, from a sample of them."""
 
 from __future__ import annotations
 

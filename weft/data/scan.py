@@ -1,4 +1,4 @@
-"""Looks at a source of images before a dataset is made of it: how many files, which classes, which sizes. Bounded in files and time."""
+"""Inspects a source of images before a dataset is made of it: how many files, which classes, which sizes. Bounded in files and time."""
 
 from __future__ import annotations
 

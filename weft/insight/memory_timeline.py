@@ -26,7 +26,7 @@ class MemoryTimeline:
 
     kernels: tuple[StepKernel, ...]
     values: tuple[LiveValue, ...]
-    arena: int  # bytes of the memory that values share: at least `arena_peak`, more with fragmentation
+    arena: int  # bytes of the memory that values share: their peak, and fragmentation
     where: str  # the device that it is planned for
 
     @cached_property

@@ -39,7 +39,7 @@ def embedding(
     batch: int = BATCH,
     progress: Callable[[int, int], None] | None = None,
 ) -> Embedded:
-    """The inputs of the last layer for examples of a dataset or array: all, or so many spread evenly over it."""
+    """The inputs of the last layer for examples of a dataset or array: all, or this many, evenly spaced."""
     if isinstance(data, Text):
         raise UserError(
             "embedding", "a dataset of examples with a row of scores each, such as images, is required, got a text."

@@ -178,7 +178,7 @@ def batches(data: Any, examples: int, batch: int) -> Iterator[np.ndarray]:
 
 
 def spread(count: int, examples: int, batch: int) -> np.ndarray:
-    """The places of at most so many examples out of `count`, spread evenly, as many as fill whole batches.
+    """Indices of at most `examples` of `count` examples, evenly spaced, as many as fill whole batches.
 
     >>> spread(100, 7, 3).tolist(), spread(2, 7, 3).tolist()
     ([0, 19, 39, 59, 79, 99], [0, 1])

@@ -1,4 +1,4 @@
-"""What datasets are called, told from their paths: nothing is opened, so that lists of jobs and runs load no readers."""
+"""Names of datasets, derived from their paths: nothing is opened, so that lists of jobs and runs load no readers."""
 
 from __future__ import annotations
 

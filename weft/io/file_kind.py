@@ -1,4 +1,4 @@
-"""What a file of a network holds, told from its content: a saved program, an ONNX model, or weights alone."""
+"""What a file of a network holds, detected from its content: a saved program, an ONNX model, or weights alone."""
 
 from __future__ import annotations
 

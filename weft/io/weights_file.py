@@ -1,4 +1,4 @@
-"""`load_weights` reads the tensors of a file by name, whatever program wrote it. The format is told from the content, not from the suffix."""
+"""`load_weights` reads the tensors of a file by name, whatever program wrote it. The format is detected from the content, not from the suffix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people note about a run: tags, notes, a group, a star. They are in `annotations.json` of the run folder, apart from the settings.
+"""Annotations of a run by its users: tags, notes, a group, a star. They are in `annotations.json` of the run folder, apart from the settings.
 
 annotate(folder, add_tags=["baseline"], notes="first try")
 read_annotations(folder).tags                                # ("baseline",)
@@ -44,7 +44,7 @@ def read_annotations(folder: str | os.PathLike[str]) -> Annotations:
     except FileNotFoundError:
         return Annotations()
     except (OSError, ValueError) as error:
-        raise RunError("annotations", f"{path} cannot be read: {error}. Delete it to start anew.") from error
+        raise RunError("annotations", f"{path} cannot be read: {error}. Delete it to start again.") from error
 
 
 def parse_annotations(found: Any) -> Annotations:
@@ -62,7 +62,7 @@ def annotate(
     folder: str | os.PathLike[str], *, tags: Sequence[str] | None = None, add_tags: Sequence[str] = (), remove_tags: Sequence[str] = (),
     notes: str | None = None, group: str | None = None, starred: bool | None = None,
 ) -> Annotations:  # fmt: skip
-    """Change the annotations of a run; what is not given stays. Changes of several processes at a time do not get lost."""
+    """Change the annotations of a run; those that are not given stay. Concurrent changes of several processes are not lost."""
     changes = {"notes": notes, "group": group, "starred": starred}
     given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     with _changing(Path(folder)):

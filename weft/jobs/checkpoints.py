@@ -51,7 +51,7 @@ class Checkpoint:
 
     @property
     def can_be_deleted(self) -> bool:
-        """Whether nothing else needs it: the best weights and the last state are what predictions and a resume read."""
+        """Whether it may be deleted: predictions read the best weights, and a resume reads the last state."""
         return self.name not in ("weights/best", "state/last")
 
 
@@ -76,7 +76,7 @@ def find_checkpoint(folder: Path, name: str) -> Checkpoint:
 
 
 def delete_checkpoint(folder: Path, name: str) -> int:
-    """Delete a checkpoint; the bytes that are free now. The best weights and the last state stay."""
+    """Delete a checkpoint; returns the number of bytes freed. The best weights and the last state stay."""
     found = find_checkpoint(folder, name)
     if not found.can_be_deleted:
         why = "predictions and exports read it" if found.name == "weights/best" else "the run continues from it"
@@ -87,7 +87,7 @@ def delete_checkpoint(folder: Path, name: str) -> int:
 
 
 def keep_checkpoints(folder: Path, best: int = 0, last: int = 0) -> list[str]:
-    """Delete the weights of single epochs except those of so many best and so many last epochs; the names of what was deleted."""
+    """Delete the weights of single epochs except those of the best and of the last epochs, as many as given; returns the names of deleted ones."""
     if best < 0 or last < 0:
         raise UserError("checkpoints", f"numbers of epochs to keep are required, got {best} and {last}.")
     epochs = [one for one in checkpoints(folder) if one.name.startswith("weights/epoch-")]

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..report.text_format import listed
 from ..text.tokenizer import CharTokenizer
 from .job import Job
-from .networks import about
+from .networks import dataset_text
 
 
 def as_stored(learned: Job, other: str | None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[d
     ):
         raise UserError(
             "weft eval",
-            f"the run learned from {about(learned, count=False)}, and {what} is different: {about(given, count=False)}.",
+            f"the run learned from {dataset_text(learned, count=False)}, and {what} is different: {dataset_text(given, count=False)}.",
         )
     if given.shape != learned.shape:
         wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))

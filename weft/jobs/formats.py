@@ -123,8 +123,8 @@ def _by_name(name: str, settings: Mapping[str, Any]) -> SurveyedNetwork:
     given = {key: settings[key] for key in ("weights", "size") if settings[key] is not None}
     job = _job({**_needed(settings["data"], name), "model": name, **given})
     model = job.model()
-    begun = job.begin_from_weights(model)
-    notes = () if begun else ("The weights are those of a network that was not trained: give weights=, or a run.",)
+    loaded = job.initialize_from_weights(model)
+    notes = () if loaded else ("The weights are those of a network that was not trained: give weights=, or a run.",)
     split, examples = held_out(job.splits, settings["split"])
     return SurveyedNetwork(f"{name} on {settings['data']}", model, job.prepare(), examples, split, notes)
 

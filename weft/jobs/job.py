@@ -28,16 +28,16 @@ from ..zoo.whitened import WhitenedCNN
 from .datasets.facts import FACTS, example
 from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
-from .networks import fitted, full_name, loss_of, side, usual
+from .networks import default_network, fitted_network, full_name, loss_of, side
 from .optimizers import mix, optimizer_settings
 from .run_weights import weights_path
 from .schema import fold_numbers
-from .weights import begin_from
+from .weights import load_initial_weights
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
 REWRITTEN = "network.weft"  # of a run whose layers a compression has changed: its network, which the settings no longer describe
-ENSEMBLE = "ensemble.json"  # of a run that was made of several: the members, and what they reach (see ensembles.py)
+ENSEMBLE = "ensemble.json"  # of a run made of several: members with their scores (see ensembles/ensemble.py)
 LEAST_DEVIATION = 1e-3  # of a channel that is normalized: one that hardly varies would become noise
 WHITENED = 5000  # training images that a whitening layer is fitted to
 CARVED = 0.1  # fraction of training data held out if there is no validation split
@@ -79,7 +79,7 @@ class Job:
         self.splits = splits
         self.train = self.splits.train
         self.statistics = self.train.statistics
-        self.name = named or usual(self.train)
+        self.name = named or default_network(self.train)
         self._note_classes()
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self.usual_batch())}
 
@@ -138,9 +138,7 @@ class Job:
         """Add a note about files that could not be read."""
         failed = data.describe(folder)["failed"]
         if failed:
-            self.notes.append(
-                f"{counted(failed, 'file')} could not be read: {folder / 'failed.csv'} says which, and why"
-            )
+            self.notes.append(f"{counted(failed, 'file')} could not be read: see {folder / 'failed.csv'}")
 
     def _note_classes(self) -> None:
         """Add warnings about classes without examples, or with one."""
@@ -202,7 +200,7 @@ class Job:
     def _built(self, size: tuple[int, int] | None) -> nn.Module:
         if self.definition is not None:
             return fitted_definition(self.definition, self.train, size)
-        return fitted(self.name, self.train, size, self.settings)
+        return fitted_network(self.name, self.train, size, self.settings)
 
     def _forecast(self, size: tuple[int, int] | None) -> Forecast:
         example = self.train.inputs(np.arange(1))
@@ -235,21 +233,21 @@ class Job:
             memory=self.settings["memory"],
         )  # fmt: skip
 
-    def begin_from_weights(self, model: nn.Module) -> list[str]:
+    def initialize_from_weights(self, model: nn.Module) -> list[str]:
         """Load pretrained weights, if any; the names of the parameters that were loaded. Images are normalized as the weights expect."""
         if self.settings["weights"] is None:
             return []
-        begun = begin_from(model, self.name, self.settings["weights"], self.settings["runs"])
-        if begun.statistics is not None and self.is_image_source:
-            self.statistics = data.Statistics(*begun.statistics)
-            self.notes.append(f"images are normalized as {self.settings['weights']} expects it")
-        if begun.new_head:
+        loaded = load_initial_weights(model, self.name, self.settings["weights"], self.settings["runs"])
+        if loaded.statistics is not None and self.is_image_source:
+            self.statistics = data.Statistics(*loaded.statistics)
+            self.notes.append(f"images are normalized as {self.settings['weights']} expects")
+        if loaded.new_head:
             self.notes.append(
-                f"{listed(begun.new_head)} of {self.settings['weights']} is for other classes: this layer begins anew"
+                f"{listed(loaded.new_head)} of {self.settings['weights']} is for other classes: this layer is newly initialized"
             )
-        return [name for name in model.named_parameters() if name in set(begun.names)]
+        return [name for name in model.named_parameters() if name in set(loaded.names)]
 
-    def begin_from_data(self, model: nn.Module) -> None:
+    def initialize_from_data(self, model: nn.Module) -> None:
         """Fit layers that depend on the training data and are not trained: those that whiten patches."""
         if isinstance(model, WhitenedCNN) and self.settings["weights"] is None:
             self.recorder.show("activity", text="whitening patches")

@@ -159,7 +159,7 @@ class NetworkStore:
 
 
 def _add_version(folder: Path, number: int, text: str) -> int:
-    """Write the next version; its number is the next one that nobody else has taken."""
+    """Write the next version, under the next number that is not taken."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".saving-") as file:
         file.write(text.encode())
         file.flush()

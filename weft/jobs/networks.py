@@ -34,16 +34,18 @@ def full_name(name: str) -> str:
     return found
 
 
-def about(dataset: Dataset, count: bool = True) -> str:
+def dataset_text(dataset: Dataset, count: bool = True) -> str:
     """Data as text, with the number of examples or with the class names."""
     shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
     if not count:
         return f"examples of {shape}" + (f" of the classes {listed(dataset.classes)}" if classes else "")
-    said = f"{dataset.name or 'data'}: {counted(len(dataset), 'example')} of {shape}"
-    return said + (f", {counted(classes, 'class', 'classes')}" if classes else "")
+    examples = f"{counted(len(dataset), 'example')} of {shape}"
+    if isinstance(dataset, Text):
+        examples = f"{counted(len(dataset), 'window')} of {shape} tokens"
+    return f"{dataset.name or 'data'}: {examples}" + (f", {counted(classes, 'class', 'classes')}" if classes else "")
 
 
-def usual(dataset: Dataset) -> str:
+def default_network(dataset: Dataset) -> str:
     """The default network for this data."""
     if isinstance(dataset, Text):
         return "char_lstm"
@@ -52,7 +54,7 @@ def usual(dataset: Dataset) -> str:
     return "lenet5" if dataset.shape[0] == 1 and max(dataset.shape[1:]) <= 64 else "resnet18"
 
 
-def built(
+def build_network(
     name: str, classes: int, channels: int, size: tuple[int, int] | None = None, views: int | None = None
 ) -> nn.Module:
     """A network of the zoo for images with these channels, of this size if it requires one, and with views if it averages several."""
@@ -74,7 +76,7 @@ def check_views(name: str) -> None:
         raise UserError("weft train", f"views= requires the network whitened_cnn, got {name}.")
 
 
-def vector(name: str, inputs: int, outputs: int) -> nn.Module:
+def build_vector_network(name: str, inputs: int, outputs: int) -> nn.Module:
     """A network for vectors."""
     sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
     return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
@@ -90,13 +92,13 @@ def check_size(name: str, size: tuple[int, int]) -> bool:
     return True
 
 
-def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
+def fitted_network(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
     """The network for this dataset, with images of this size."""
     writes, reads = name in WRITERS, isinstance(dataset, Text)
     if writes != reads:
         raise UserError(
             "weft train",
-            f"{name} is a network for {'text' if writes else 'images and numbers'}, got {about(dataset)}.",
+            f"{name} is a network for {'text' if writes else 'images and numbers'}, got {dataset_text(dataset)}.",
         )
     if isinstance(dataset, Text):
         return _text_network(name, dataset, settings)
@@ -107,13 +109,13 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
         )
     if name in VECTORS and name != "lenet_300_100":
         inputs = prod(dataset.shape) if size is None else dataset.shape[0] * prod(size)
-        return vector(name, inputs, outputs)
+        return build_vector_network(name, inputs, outputs)
     if len(dataset.shape) != 3:
         raise UserError(
             "weft train",
-            f"{name} requires images, got {about(dataset)}. Use one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
+            f"{name} requires images, got {dataset_text(dataset)}. Use one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
         )
-    return built(name, outputs, dataset.shape[0], size, settings["views"])
+    return build_network(name, outputs, dataset.shape[0], size, settings["views"])
 
 
 def _text_network(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What is needed of the modules that train, to use a run; imported when it is first used (see weft/lazy.py)."""
+"""The parts of training that using a run needs; imported when they are first used (see weft/lazy.py)."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

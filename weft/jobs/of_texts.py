@@ -1,4 +1,4 @@
-"""What is needed of the modules that generate text, to predict with a network for text; imported when it is first used (see weft/lazy.py)."""
+"""The parts of text generation that predicting with a network for text needs; imported when they are first used (see weft/lazy.py)."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

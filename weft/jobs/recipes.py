@@ -1,4 +1,4 @@
-"""Settings of a training from a recipe and from what somebody gives.
+"""Settings of a training from a recipe, overridden by those that were given.
 
 RUNS/.recipes/NAME.yaml     recipes that people save, beside those of weft (weft.zoo.recipes)
 """

@@ -71,6 +71,9 @@ COMMON = (
 # Settings that differ between any two runs: a copy of a run does not take them over, a comparison leaves them out.
 OF_ONE_RUN = ("name", "runs", "json", "exist_ok", "tags", "group", "notes")
 
+# Of a command, not of a run: a cross-validation trains one run for each fold.
+FOLDS_SETTING = Setting(count, None, "cross-validation with this number of folds, a network for each; the same command continues a stopped one", "cross-validation")  # fmt: skip
+
 SETTINGS: dict[str, Setting] = {
     "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
     "recipe": Setting(str, None, "named settings (weft recipes)", "data"),

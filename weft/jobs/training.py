@@ -23,7 +23,7 @@ from ..runtime import device as find_device
 from ..signals import Terminated
 from ..text.generate import generate
 from ..train import RunFolder
-from ..train.ranks import least_of_all
+from ..train.ranks import min_over_processes
 from ..train.results import evaluated, write_results, write_text
 from ..train.task import is_better
 from ..train.watch import Now
@@ -35,7 +35,7 @@ from .device import training_on
 from .events import Listener, Recorder, ignore_events
 from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
-from .networks import about
+from .networks import dataset_text
 from .parallel_training import chosen_split, in_processes, leads, needs_processes, with_ranks, writing
 from .rate_schedules import schedule
 from .schema import validated
@@ -147,8 +147,8 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
             recorder.show("activity", text=f"building {job.label}")
             job.check_memory()
             model = job.model()
-            body = job.begin_from_weights(model)
-            job.begin_from_data(model)
+            body = job.initialize_from_weights(model)
+            job.initialize_from_data(model)
             _find_what_is_auto(job, model, recorder)
             cost = nn.summary(model, _example(job))
             _introduce(job, cost, body, recorder)
@@ -257,7 +257,7 @@ def _check_same_data(folder: Path, job: Job) -> None:
     if isinstance(before, data.Text) and isinstance(now, data.Text):
         same = before.vocabulary == now.vocabulary
     if not same:
-        what = f"{about(before, count=False)}, and {job.settings['data']} holds {about(now, count=False)}"
+        what = f"{dataset_text(before, count=False)}, and {job.settings['data']} holds {dataset_text(now, count=False)}"
         command = f"weft train {quote(str(job.settings['data']))} weights={quote(str(folder))}"
         raise UserError(
             "weft resume", f"{folder} learned from {what}. Start a new run from its weights with: {command}"
@@ -267,7 +267,7 @@ def _check_same_data(folder: Path, job: Job) -> None:
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Recorder) -> None:
     steps = job.settings["overfit"] or len(job.loaders()[0])
     facts_ = [
-        f"{about(job.train)} -> {job.label}",
+        f"{dataset_text(job.train)} -> {job.label}",
         counted(cost.parameters, "parameter"),
         f"{counted(steps, 'step')} an epoch",
     ]
@@ -275,8 +275,8 @@ def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Record
     for note in job.notes:
         recorder.log(note)
     if body:
-        verb = "begins" if len(body) == 1 else "begin"
-        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
+        verb = "is" if len(body) == 1 else "are"
+        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} initialized from {job.settings['weights']}")
 
 
 def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
@@ -284,7 +284,7 @@ def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
     plan = job.plan()
     if job.settings["batch"] == "auto":
         recorder.show("activity", text="finding a batch size")
-        job.settings["batch"] = least_of_all(training.find_batch(model, job.train, plan))
+        job.settings["batch"] = min_over_processes(training.find_batch(model, job.train, plan))
         recorder.log(f"batch={job.settings['batch']} was chosen: it suits the data and fits in memory")
     if job.settings["rate"] == "auto":
         recorder.show("activity", text="finding a learning rate")

@@ -1,4 +1,4 @@
-"""What can be shown of a training before it starts: its memory, and a training image as augmentation changes it."""
+"""Previews of a training before it starts: its memory, and a training image as augmentation changes it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .find import find_run
 from .networks import full_name
 from .weights_store import find_stored, is_stored
 
-DEPLOYED = "network."  # what the names of a run's tensors begin with in a program of `weft export`, which holds its preprocessing too
+DEPLOYED = "network."  # prefix of a run's tensors in a program of `weft export`, which also holds its preprocessing
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class StartingWeights:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """How a network began: the tensors that were set, those of a new head, and the statistics of the images that the weights expect."""
+class InitialWeights:
+    """What `load_initial_weights` did: the tensors that were loaded, those of a new head, and the image statistics that the weights expect."""
 
     names: list[str]
     new_head: list[str]
@@ -94,18 +94,18 @@ def is_published(network: str, values: Mapping[str, Any]) -> bool:
         return not set(values).intersection(zoo.find(network)().named_tensors())
 
 
-def begin_from(model: nn.Module, network: str, text: str, runs: str | Path = "runs") -> Begun:
-    """Give a network the weights that `weights=` names."""
+def load_initial_weights(model: nn.Module, network: str, text: str, runs: str | Path = "runs") -> InitialWeights:
+    """Load the weights that `weights=` names into a network."""
     start = find_weights(text, runs)
     if start.place.is_dir():
-        return Begun(transfer(model, start.place), [])
+        return InitialWeights(transfer(model, start.place), [])
     values = start.values()
     has_own_names = not set(values).isdisjoint(model.named_tensors())
     if start.kind == "onnx" and not has_own_names and not has_all_names(model, network, values):
         found, new_head = onnx.assign_in_order(model, start.place)
         model.load(found, strict=False)
-        return Begun(list(found), new_head)
+        return InitialWeights(list(found), new_head)
     if has_own_names or network not in NAMINGS:
-        return Begun(transfer(model, values), [])
+        return InitialWeights(transfer(model, values), [])
     loaded = load_published(model, network, values, new_head=True)
-    return Begun(loaded.names, loaded.new_head, loaded.statistics)
+    return InitialWeights(loaded.names, loaded.new_head, loaded.statistics)

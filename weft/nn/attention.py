@@ -26,7 +26,7 @@ class MultiHeadAttention(Module):
 
     Q = x W_query^T, K = context W_key^T, V = context W_value^T, each split into heads of width features / heads.
     With fewer key heads, several heads share keys and values (grouped-query attention, Ainslie et al. 2023). With a window, a query
-    attends to so many keys up to its own position. The weights of all queries and keys are never stored.
+    attends to this many keys up to its own position. The weights of all queries and keys are never stored.
 
     >>> import weft
     >>> MultiHeadAttention(8, 2)(weft.ones((1, 5, 8)), causal=True).shape

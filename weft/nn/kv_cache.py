@@ -77,7 +77,7 @@ class KVCache:
         return all(layer in found and layer.cache_row() == row for layer, row in rows.items())
 
     def begin(self, length: Any, padding: Any = None) -> CachePass:
-        """A pass that fills an empty cache with so many tokens, an int or a scalar tensor. Tokens beyond are overwritten later.
+        """A pass that fills an empty cache with this many tokens, an int or a scalar tensor. Tokens beyond are overwritten later.
 
         `padding` (one number for each example): how many of its first tokens do not count.
         """
@@ -106,7 +106,7 @@ class CachePass:
     _seen: set[Hashable] = field(default_factory=set)
 
     def positions(self, time: int) -> Tensor:
-        """The positions of so many tokens: (time,), or (batch, time) with padding, whose positions are 0."""
+        """The positions of the next `time` tokens: (time,), or (batch, time) with padding, whose positions are 0."""
         first = 0 if self.filled is None else self.filled - 1
         rows = arange(time, dtype=int32) + first
         if self.cache.padding is None:
@@ -128,7 +128,7 @@ class CachePass:
         return None if self.filled is None else broadcast_to(self.filled, (self.cache.batch,))
 
     def mask(self, keys: int) -> Tensor | None:
-        """Which of so many keys are no padding: (batch, 1, 1, keys)."""
+        """Which of the first `keys` keys are not padding: (batch, 1, 1, keys)."""
         if self.cache.padding is None:
             return None
         counts = arange(keys, dtype=int32) >= expand_dims(self.cache.padding, axis=1)

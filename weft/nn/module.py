@@ -105,7 +105,7 @@ def without_values() -> Iterator[None]:
 
 @contextmanager
 def recording_inits() -> Iterator[dict[Tensor, Init]]:
-    """Inside, parameters are created without values; how each would have begun is recorded."""
+    """Inside, parameters are created without values; the initializer of each is recorded."""
     with without_values():
         before, _calls.inits = _calls.inits, {}
         try:
@@ -129,7 +129,7 @@ class _Calls(threading.local):
     listener: Listener | None = None
     valueless: list[tuple[Module, str, Unknown]] | None = None  # created without values, and their previous attribute
     inits: dict[Tensor, Init] | None = None  # of tensors without values, where that is recorded
-    around: AroundCall | None = None  # decides what becomes of calls
+    around: AroundCall | None = None  # what is called instead, if set
     paths: dict[int, str] | None = None  # of the parts of the module that is being called, by their ids, while tracing
 
 
@@ -278,7 +278,7 @@ class Module(Holder):
     def _frozen_names(self) -> tuple[str, ...]:
         return tuple(vars(self).get("_frozen", ()))
 
-    # --- what it is made of ---------------------------------------------------------------------------------------------
+    # --- submodules, tensors --------------------------------------------------------------------------------------------
 
     def named_modules(self) -> dict[str, Module]:
         """Itself (named "") and all submodules by path, such as "layers.0"; shared ones are listed once."""

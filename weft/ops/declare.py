@@ -232,7 +232,7 @@ def _widened(x: Any) -> Any:
 
 def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
     """Two operands as tensors of one dtype and one shape."""
-    if type(x1) is Tensor:  # and not a scalar tensor (weft/scalars.py)
+    if type(x1) is Tensor:  # and not a scalar tensor (tracing/scalars.py)
         a, b = x1, x2 if type(x2) is Tensor else as_tensor(x2, x1.dtype, x1.shape)
     elif type(x2) is Tensor:
         a, b = as_tensor(x1, x2.dtype, x2.shape), x2

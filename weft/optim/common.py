@@ -16,7 +16,7 @@ class Common:
     average: float | None = None  # decay of the exponential moving average of the parameters, if one is kept
     axis: str | None = None  # of the mesh: gradients are averaged over the processes along it
     zero: int = 0  # ZeRO: 1 shares the optimizer's state between these processes, 2 the gradients, too
-    local_steps: int = 1  # local SGD: instead of gradients, parameters are averaged, after so many steps
+    local_steps: int = 1  # local SGD: instead of gradients, parameters are averaged, every this many steps
 
     def check(self, name: str) -> None:
         for word in ("clip_norm", "clip_value"):

@@ -43,7 +43,7 @@ Rate = (
 )  # a number, or a schedule: a function from the number of completed steps (0, 1, ...) to a learning rate
 Chain = Callable[..., Sequence[Transform]]
 
-COLLECTED = "collected."  # how names of gradients that wait for an update begin
+COLLECTED = "collected."  # prefix of the names of gradients that wait for an update
 _UPDATE = Scope(phase="update")
 
 
@@ -154,16 +154,16 @@ class Optimizer:
             finite = self._all_finite(gs, full)
             gs = [where(finite, g, 0.0) for g in gs]
             conditions.append(finite)
-            scale.move_on_after(finite, full)
+            scale.update(finite, full)
         kept = {id(t) for t in (self.calls, *self.collected.named_tensors().values())}
         changed = [t for t in self.tensors() if id(t) not in kept]
-        with unless(reduce(logical_and, conditions), changed) if conditions else nullcontext():
+        with assigning_if(reduce(logical_and, conditions), changed) if conditions else nullcontext():
             self._move(gs, which, full)
         if full is not None:
             self.calls.assign(where(full, 0, self.calls + 1))
 
     def _all_finite(self, gs: Sequence[Tensor], full: Tensor | None) -> Tensor:
-        """Whether gradients are finite, in all processes; they are asked only when the last call of several is done."""
+        """Whether gradients are finite, in all processes; they communicate only at the last call of several."""
         finite = all_finite(gs)
         return self.agreed(finite) if full is None else cond(full, self.agreed, lambda flag: flag, finite)
 
@@ -228,7 +228,7 @@ class Optimizer:
             self._assign_means(tensors, self.share.averaged(list(map(_plain, tensors)), as_tensor(self.steps)))
 
     def synchronize(self, tensors: Sequence[Tensor] = ()) -> None:
-        """Average the state of such processes, and more tensors, now: at the end of an epoch, say. All processes come here."""
+        """Average the state of such processes, and more tensors, now: at the end of an epoch, for example. A collective call."""
         if isinstance(self.share, Local) and not self.in_step:
             own = [t for t in self._trained_tensors(self._trained()) if t.dtype.is_float]
             self._assign_means([*own, *tensors], self.share.means([_plain(t) for t in (*own, *tensors)]))
@@ -336,7 +336,7 @@ class Optimizer:
         return found | {f"average.{i}": t for i, t in enumerate(self.averages)}
 
     def whole_state(self) -> dict[str, Tensor]:
-        """The same, of whole parameters if processes share it (zero=1, 2): all of them must ask for it together."""
+        """The same, of whole parameters if processes share it (zero=1, 2): a collective call."""
         found = self.named_state() | {
             name: self.share.gathered(state, p) for name, (state, p) in self._shared_state().items()
         }
@@ -396,7 +396,7 @@ class Optimizer:
 
 
 @contextmanager
-def unless(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
+def assigning_if(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Assignments to the tensors inside take effect only if the condition is true; else the old values are restored."""
     before = [
         stop_gradient(t) for t in tensors

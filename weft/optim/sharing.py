@@ -54,7 +54,7 @@ class Alone:
         return list(parts)
 
     def gathered(self, state: Tensor, p: Tensor) -> Tensor:
-        """The state of a whole parameter, given that of the part of this process. All processes come here."""
+        """The state of a whole parameter, given that of the part of this process; a collective call."""
         return state
 
     def local(self, state: Tensor, p: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class Local(Alone):
         return [t / float(self.processes) for t in all_reduce_many(tensors, self.axis)]
 
     def averaged(self, tensors: Sequence[Tensor], steps: Tensor) -> list[Tensor]:
-        """The same, if so many steps are done that they are due."""
+        """The same, if an average is due after this step."""
         if not tensors:
             return []
         return list(cond(steps % self.every == 0, lambda *ts: tuple(self.means(ts)), lambda *ts: ts, *tensors))

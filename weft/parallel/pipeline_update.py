@@ -60,7 +60,7 @@ class PipelineUpdate:
         if good:
             self._apply(means, factor)
         if self.scale is not None:
-            self.scale.move_on(good)
+            self.scale.update(good)
         if statistics:
             self._statistics(statistics)
 

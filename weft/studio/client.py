@@ -21,7 +21,7 @@ from ..errors import RunError, UserError
 from .connection import StudioConnection, form_of, path_of
 
 ENDED = ("done", "stopped", "failed")
-RETRIES = 5  # attempts to go on with a stream of events
+RETRIES = 5  # attempts to reconnect to a stream of events
 
 
 class Client:

@@ -49,7 +49,7 @@ class LoginLimiter:
             return max(0.0, wait)
 
     def succeeded(self, name: str, address: str) -> None:
-        """The last try was right: its name starts anew, and its address does not count it."""
+        """The last attempt succeeded: the count of its name restarts, and that of its address does not include it."""
         by_name, by_address = _keys(name, address)
         with self._lock:
             self._known[by_name, by_address] = None

@@ -1,4 +1,4 @@
-"""What each role may do: one table for every page and route, by path and method. What is not in the table is rejected, whoever asks.
+"""What each role may do: one table for every page and route, by path and method. What is not in the table is rejected for every role.
 
 Viewers look, members also change things, admins also manage the studio. A test walks all routes with every role.
 """

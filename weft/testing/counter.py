@@ -12,7 +12,7 @@ _count = 0
 
 
 def counted(number: int = 1) -> None:
-    """Say that so many checks ran."""
+    """Record that this many checks ran."""
     global _count
     _count += number
 

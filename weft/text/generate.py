@@ -291,7 +291,7 @@ class _KeptDecoders(list[tuple[Any, Decoder]]):
 def _decoder(
     model: Module, rows: Sequence[Sequence[int]], how: Sampling, limit: int, window: _Window, vocabulary: int
 ) -> Iterator[Decoder]:
-    """A decoder that nobody else uses meanwhile. It is kept afterwards, unless an error has left it in an unknown state."""
+    """A decoder that no other thread uses. It is kept afterwards, unless an error has left it in an unknown state."""
     kept = vars(model).setdefault("_decoders", _KeptDecoders())
     ragged = len({len(window.of(list(row))) for row in rows}) > 1
     needed = max(map(len, rows)) + limit
@@ -304,7 +304,7 @@ def _decoder(
         decoder = _new_decoder(model, Sampler(how.kind, len(rows), vocabulary), needed, window, ragged)
     try:
         yield decoder
-    except GeneratorExit:  # nobody reads any further
+    except GeneratorExit:  # the caller stopped reading
         _keep(kept, key, decoder)
         raise
     _keep(kept, key, decoder)

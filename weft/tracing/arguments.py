@@ -65,7 +65,7 @@ class Arguments:
     def call(
         self, tensors: Sequence[Tensor], function: Callable[[Sequence[Any]], Any], recorder: StateRecorder
     ) -> list[Any]:
-        """Call the function with what stands for the arguments: all that the program computes, what was changed at the end."""
+        """Call the function with placeholders for the arguments; returns all that the program computes, changed arguments last."""
         stand_ins: list[Any] = [None] * len(self.values)
         for i, tensor in zip(self.arrays, tensors, strict=True):
             stand_ins[i] = tensor
@@ -98,7 +98,7 @@ class Arguments:
             self.changed.append(i)
 
     def _find_results(self, leaves: Sequence[Any], positions: dict[int, int], recorder: StateRecorder) -> list[Any]:
-        """What the program computes of the results. The others are arguments, tensors from outside, and numbers."""
+        """The results that the program computes. The others are arguments, captured tensors, and numbers."""
         computed: dict[int, Any] = {}
         moving = {
             id(t) for t in (*recorder.owners, *(stream.key for stream in GENERATORS))
@@ -145,7 +145,7 @@ def type_of(value: Any) -> Any:
 
 
 def refuse_other_content(given: Any, structure: Structure, leaves: Sequence[Any]) -> None:
-    """Lists and dicts that a compiled function is given are copies: what it puts into them would be lost."""
+    """Reject changes to lists and dicts: a compiled function gets copies, so changes would be lost."""
     now, structure_now = flatten(given)
     if structure_now != structure or any(a is not b for a, b in zip(now, leaves, strict=True)):
         raise UserError(

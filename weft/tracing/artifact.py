@@ -100,7 +100,7 @@ class Artifact:
 
     @cached_property
     def digest(self) -> str:
-        """A number for all of it, in hexadecimal digits."""
+        """A hash of all of it, in hexadecimal."""
         return _digest(repr(self.options).encode() + self.text().encode())
 
     def __eq__(self, other: object) -> bool:

@@ -51,7 +51,7 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str
 
 
 def _number() -> int:
-    """The number of the options here and now; those of the function itself, such as its precision, are added when it is traced."""
+    """The number of the current options; those of the function itself, such as its precision, are added when it is traced."""
     global _known
     changes, number = knobs.changes, find_device().options_number()
     _known = changes, number
@@ -82,12 +82,12 @@ def _hashable(leaf: Any, name: str | int) -> Any:
             "jit",
             f"argument {name!r} is neither a value nor hashable: {type(leaf).__name__}. Static arguments must be hashable.",
         ) from None
-    # Equal is not enough: 1, True and 1.0 are, and 0.0 and -0.0.
+    # Equality is not enough: 1, True and 1.0 are equal, and so are 0.0 and -0.0.
     return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
 def difference(old: Key, new: Key) -> str:
-    """Why two keys differ, in words."""
+    """Why two keys differ, as text."""
     if old[0] != new[0]:
         return f"the options were {CompileOptions.numbered(old[0])}, now they are {CompileOptions.numbered(new[0])}"
     if len(old) != len(new):

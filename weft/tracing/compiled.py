@@ -1,6 +1,6 @@
 """A function compiled for arguments of one structure, and how it is run.
 
-Small programs live of how little is done here: what stays the same from call to call is looked up once, and loops over nothing are
+The overhead of this file decides how fast small programs are: what stays the same from call to call is looked up once, and empty loops are
 left out.
 """
 
@@ -36,7 +36,7 @@ NO_NUMBERS: Sequence[Any] = ()
 
 
 class Aliased(Exception):
-    """Arguments of a call are one tensor, or one that the function finds outside too, and it is changed: that is another program."""
+    """Two arguments are one tensor, or an argument is also captured, and the function changes it: this requires another program."""
 
     def __init__(self, aliases: Aliases) -> None:
         super().__init__()
@@ -69,12 +69,12 @@ def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
 
 
 def planned_program(function: TracedFunction) -> KernelProgram:
-    """The kernels and the memory plan that a function would have: no code is written."""
+    """The kernels and the memory plan that a function would have; no code is generated."""
     return function.device.planned_program(function.graph, function.all_updates, function.options, function.constants)
 
 
 def planned(function: TracedFunction) -> Facts:
-    """What the program of a function would need: it is planned, no code is written."""
+    """The memory that the program of a function would need, from its plan; no code is generated."""
     return function.device.planned(function.graph, function.all_updates, function.options, function.constants)
 
 
@@ -113,7 +113,7 @@ class Compiled:
         return self.traced.arguments.passed()
 
     def inputs(self, arguments: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        """The memory of all inputs, to be held meanwhile, and its addresses: to look at the program, no state changes."""
+        """The memory of all inputs, which the caller must hold, and its addresses: for profiles and reports. No state changes."""
         values = arguments if self.passed is None else self.passed(arguments)[0]
         given = (*(s.offset for s in self.traced.streams), *values)
         passed = [self.executable.argument(i, value_of_argument(v)) for i, v in enumerate(given)]
@@ -193,7 +193,7 @@ class Compiled:
         return Donor(self.home, traced.donations, traced.first_result, traced.name)
 
     def _deliverer(self) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
-        """A function that makes tensors of contents, in the structure that the function gave them."""
+        """A function that turns computed contents into tensors, in the structure of the result."""
         traced, given = self.traced, self.traced.arguments
         types, grads, structure = traced.results, traced.grads, given.structure
         changed, finders, is_plain = given.changed, [result.finder() for result in given.results], given.is_plain

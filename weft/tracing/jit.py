@@ -2,7 +2,7 @@
 
 The first call with arguments of a new structure traces the function once and compiles what it did; the next calls only run
 it. State is found by tracing: tensors from outside that the function reads become inputs, those that it changes are
-updated in place, and random streams go on where they stood.
+updated in place, and random streams continue from their positions.
 """
 
 from __future__ import annotations

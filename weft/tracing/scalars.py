@@ -1,7 +1,7 @@
-"""Numbers that a compiled function is given: Python's and NumPy's scalars, while the function is traced.
+"""Scalar arguments of a compiled function: Python's and NumPy's numbers, while the function is traced.
 
 A number has no dtype of its own: beside a tensor it takes the tensor's, as without `jit`. Nor is its value part of the program, or a
-learning rate that changes at every step would compile anew. So a `Scalar` stands for it. Arithmetic between numbers is recorded and
+learning rate that changes at every step would recompile. So a `Scalar` stands for it. Arithmetic between numbers is recorded and
 done by Python before each run, with Python's own rules. Where a tensor meets a number, the program has an input of the tensor's dtype.
 """
 
@@ -68,7 +68,7 @@ class NumberRecorder:
         return self.inputs[index, dtype]
 
     def texts(self) -> list[str]:
-        """The arithmetic for people: n2 = add(n0, 1) -> int."""
+        """The arithmetic as text: n2 = add(n0, 1) -> int."""
         return [
             f"n{self.count + i} = {function.__name__}("
             + ", ".join(repr(o.value) if type(o) is _Plain else f"n{o}" for o in operands)
@@ -132,7 +132,7 @@ class Scalar(Tensor):
         value = self.recorder.values[self.index]
         return self.astype(as_dtype(value.dtype)) if isinstance(value, np.generic) else wrap(self._node)
 
-    # --- what a number cannot do while its value is unknown, and what it never could ---------------------------------------------------
+    # --- operations that need the value, which is unknown, and that numbers do not have------------------------------------------------
 
     def assign(self, value: Any) -> NoReturn:
         raise UserError(

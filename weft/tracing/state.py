@@ -51,7 +51,7 @@ class StateTensor:
         return isinstance(value, Buffer) and value.version == self.version
 
     def refresh(self, home: Device) -> None:
-        """Look at the value's memory anew. Memory that is written to belongs to the state alone: else it is copied."""
+        """Read the memory of the value again. Memory that is written to must belong to the state alone; otherwise it is copied."""
         tensor = self.find()
         node = tensor._node
         if self.written:

@@ -42,7 +42,7 @@ class Trace:
         ]
 
     def _is_leaf(self, node: Node) -> bool:
-        """Whether a node is a parameter that has its value from outside. One that the function itself has given a value is none."""
+        """Whether a node is a parameter that has its value from outside. A parameter to which the function itself assigned a value is not."""
         return node.op is VARIABLE and (self._is_outside(node) or not dependencies(node))
 
     def _is_outside(self, node: Node) -> bool:

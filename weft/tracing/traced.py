@@ -121,7 +121,7 @@ def traced(
     donate: Collection[str | int] = (),
     for_device: bool = True,
 ) -> TracedFunction:
-    """Call the function once with stand-ins for its arguments, and close what it did to a graph.
+    """Call the function once with placeholders for its arguments, and close the recorded nodes to a graph.
 
     `follows`: objects whose settings decide what the function does, beside those that it calls. `donate`: arguments whose memory results
     may take. `for_device`: state is laid out as the

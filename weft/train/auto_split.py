@@ -64,9 +64,9 @@ def choose_parallel(
     refused: Sequence[str] = (),
     tell: Tell = lambda text: None,
 ) -> ParallelChoice:
-    """The fastest split of a training between so many processes of this machine; without a number, that is chosen as well.
+    """Choose the fastest split of a training over this many processes of this machine; without a number, choose that as well.
 
-    `refused` are axes that settings do not go with. A step is profiled on one thread; what ranks cost each other was measured before, or is measured now.
+    `refused` are axes that other settings rule out. A step is profiled on one thread; how much ranks slow each other down was measured before, or is measured now.
     """
     if not device().is_host_processor:
         raise UserError(
@@ -87,7 +87,7 @@ def choose_parallel(
 
 
 def _counts(batch: int) -> list[int]:
-    """Numbers of ranks to compare, each with an example or more."""
+    """Numbers of ranks to compare; each rank gets at least one example."""
     return [n for n in default_ranks(usable_cores()) if batch % n == 0]
 
 
@@ -97,7 +97,7 @@ def _chosen(made: ScalingPlan, ranks: int, why: str) -> ParallelChoice:
 
 
 def _against_one_process(made: ScalingPlan, seconds: float, cores: int) -> ParallelChoice:
-    """The fastest number of processes with a thread each, unless one process with all threads is as fast."""
+    """The fastest number of single-threaded processes, unless one process with all threads is as fast."""
     one, several = made.best(1), [made.best(n) for n in made.ranks if n > 1]
     alone = f"one process with {counted(cores, 'thread')} takes {duration(seconds)} a step, measured"
     if not several:
@@ -110,7 +110,7 @@ def _against_one_process(made: ScalingPlan, seconds: float, cores: int) -> Paral
     return _chosen(made, best.split.ranks, f"{compared}\n{explanation(shown)}")
 
 
-# --- what a step takes --------------------------------------------------------------------------------------------------------------
+# --- time of a step -----------------------------------------------------------------------------------------------------------------
 
 
 def _step_of(model: Module, train: Any, plan: TrainingPlan) -> Step:
@@ -127,10 +127,10 @@ def _seconds(step: Step, batch: int) -> float:
 
 
 class PossibleSplits:
-    """Whether a training can be split so: layers need rules and equal parts, stages need layers, and settings must allow it."""
+    """Which splits are possible: layers need rules and equal parts, stages need layers, and settings must allow it."""
 
     def __init__(self, model: Module, train: Any, plan: TrainingPlan, refused: Sequence[str] = ()) -> None:
-        """`refused`: axes that other settings do not go with."""
+        """`refused`: axes that other settings rule out."""
         self.model, self.batch, self.plan, self.refused = model, train.batch, plan, refused
         self.input = input_types(plan.prepare or Same(), train.dataset.inputs(np.arange(1)))[0]
         self._known: dict[Any, bool] = {}
@@ -152,7 +152,7 @@ class PossibleSplits:
         return Type((ranks // parts, *self.input.shape[1:]), self.input.dtype)
 
     def _holds(self, key: Any, attempt: Callable[[], Any], size: int) -> bool:
-        """Whether something can be done; what was tried before is not tried again."""
+        """Whether a check passes; results are kept, so that no check runs twice."""
         if size > 1 and key not in self._known:
             self._known[key] = False
             with suppress(UserError):
@@ -174,7 +174,7 @@ class PossibleSplits:
 
 
 def agreed_choice(choose: Callable[[], ParallelChoice]) -> ParallelChoice:
-    """What the first of several processes chooses; the others are told."""
+    """The choice of rank 0, sent to all other processes."""
     me = world()
     if me.size == 1:
         return choose()

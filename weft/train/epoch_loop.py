@@ -27,7 +27,7 @@ class EpochLoop:
         self.training, self.steps, self.ranks = watch.training, watch.steps, watch.ranks
 
     def run(self) -> str:
-        """Train until the end; returns why it ended. The run folder is told of the end, of an error as well."""
+        """Train until the end; returns why it ended. The end is recorded in the run folder, also after an error."""
         ended = "it failed"
         try:
             with self.watch.interruptible():

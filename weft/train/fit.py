@@ -36,7 +36,7 @@ from .forecast import output_types
 from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
-from .ranks import Ranks, least_of_all, refused_axes
+from .ranks import Ranks, min_over_processes, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training, saved_micro_batches
 from .watch import Now, Watch
@@ -131,7 +131,7 @@ def fit(
     with ExitStack() as held:
         run = _open_run(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
-        size = least_of_all(find_batch(model, data, plan)) if batch == "auto" else batch_size(batch)
+        size = min_over_processes(find_batch(model, data, plan)) if batch == "auto" else batch_size(batch)
         train, validation = loaders(data, validation, size, seed)
         if fast_dev_run or overfit:
             train, validation = _few_batches(train, validation, fast_dev_run, overfit)

@@ -44,7 +44,7 @@ def check_folder(folder: Any, resume: bool) -> None:
     if folder is None or callable(folder) or resume:
         return
     if (Path(folder) / "state" / "last.safetensors").exists():
-        raise UserError("fit", f"{folder} holds a run already. Go on with resume=True, or take another folder.")
+        raise UserError("fit", f"{folder} holds a run already. Continue it with resume=True, or use another folder.")
 
 
 def batch_size(batch: Any) -> int:

@@ -34,7 +34,7 @@ from .state import Training
 from .steps import StepParts, Steps
 from .task import makers_of, task_of
 
-PROBE = (64, 64)  # the shape of a parameter that an optimizer is tried on
+PROBE = (64, 64)  # shape of the parameter with which the state of an optimizer is measured
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def make(
     model: Module, train: Any, plan: TrainingPlan, ranks: Ranks | None = None, *, describe: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[Training, Steps]:  # fmt: skip
-    """The network, its optimizer and its meters, ready for the first step. Several processes split the network, and `tell` how."""
+    """The network, its optimizer and its meters, ready for the first step. Several processes split the network; `tell` is called with a description of how."""
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
     example = train.dataset.inputs(np.arange(1))

@@ -1,4 +1,4 @@
-"""CallMemory of a training step: it is planned, so what does not fit is known before the first step."""
+"""Memory of a training step: it is planned, so whether it fits is known before the first step."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .ranks import Ranks
 
 
 class SplitNetwork:
-    """The network as this process has it: whole, or its parts of layers."""
+    """The part of the network that this process holds: all of it, or shards of its layers."""
 
     def __init__(
         self, model: Module, input: Type, train: Any, ranks: Ranks, tell: Callable[[str], None] = lambda text: None

@@ -21,7 +21,7 @@ from ..tensor import Tensor
 from ..tracing.jit import jit
 from .ranks import Ranks
 from .steps import StepParts, Steps
-from .task import alike, prediction_of
+from .task import match_target_shape, prediction_of
 
 SHOWN = 64  # elements of a metric's tensor that are worth a message after every step
 MakeOptimizer = Callable[[Mapping[str, Tensor]], Optimizer]  # of parameters by name
@@ -67,7 +67,7 @@ class PipelineSteps(Steps):
         return asarray(loss)
 
     def _share_meters(self) -> None:
-        """Tell all stages the metrics so far, which the last one has: the first one shows them."""
+        """Send the metrics so far from the last stage, which computes them, to all others: the first one shows them."""
         tensors = [
             t
             for meter in self.meters.values()
@@ -83,10 +83,10 @@ class PipelineSteps(Steps):
             begin += tensor.size
 
     def _loss(self, result: Any, target: Tensor) -> Tensor:
-        return self.parts.training_loss(alike(prediction_of(result), target), target)
+        return self.parts.training_loss(match_target_shape(prediction_of(result), target), target)
 
     def _noted(self, result: Any, y: Tensor, loss: Tensor) -> None:
-        self._note(alike(prediction_of(result), y), y, loss)
+        self._note(match_target_shape(prediction_of(result), y), y, loss)
 
     def check_memory(self, train: Any, accumulate: int, gradients: int) -> None:
         """Compile the programs of this stage, if they fit in memory."""
@@ -111,6 +111,6 @@ class PipelineSteps(Steps):
         return asarray(self.pipeline.from_last(np.concatenate(found) if found else None, len(x))) if shown else None
 
     def _measured(self, prediction: Tensor, y: Tensor) -> Tensor:
-        prediction = alike(prediction, y)
+        prediction = match_target_shape(prediction, y)
         self.parts.measure(self.checks, prediction, y, self.parts.loss(prediction, y))
         return prediction

@@ -1,6 +1,6 @@
 """Where the tensors of a training are: in every process, cut into parts between some of them, or in one stage of a pipeline.
 
-Checkpoints do not depend on it: they have whole tensors under the names that one process gives them.
+Checkpoints do not depend on it: they hold whole tensors, under the names that they have in a single process.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class TensorPlaces:
         return self.model.named_tensors() if self.stages is None else self.stages.own
 
     def whole_network(self) -> dict[str, Any]:
-        """All tensors of the network; all processes come here."""
+        """All tensors of the network; a collective call."""
         if self.stages is None and not self.parts:
             return dict(self.network())
         here = self.network() if self.stages is None else self.stages.gather()
         return {name: whole_value(value, self.parts.get(name)) for name, value in here.items()}
 
     def whole_optimizer(self) -> dict[str, Any]:
-        """The state of the optimizer of the whole network; all processes come here."""
+        """The state of the optimizer of the whole network; a collective call."""
         state: dict[str, Any] = self.optimizer.whole_state()
         if self.parts:
             state = gathered_parts(self.optimizer, state)
@@ -58,11 +58,11 @@ class TensorPlaces:
         return found
 
     def local_network(self, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """What this process has of the tensors of a whole network, whose shapes were checked."""
+        """The parts of a whole network's tensors that belong to this process; their shapes were checked."""
         return {name: own_value(whole[name], self.parts.get(name), name) for name in self.network()}
 
     def local_optimizer(self, whole: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """What this process has of the state of the optimizer of a whole network; names that are missing, and names of nothing."""
+        """The part of a whole optimizer's state that belongs to this process; missing names, and unknown names."""
         names = [n for n in self.optimizer.named_state() if n in whole or not n.startswith(COLLECTED)]
         extra = [name for name in whole if name not in names]
         if self.stages is not None:
@@ -74,6 +74,6 @@ class TensorPlaces:
         return self.optimizer.local_state(own_parts(self.optimizer, known)), [], []
 
     def make_whole(self, model: Module) -> None:
-        """Give the network that training began with all of its layers and values; all processes come here."""
+        """Restore all layers and values of the network that was passed to `fit`; a collective call."""
         if self.stages is not None or self.parts:
             make_whole(model, self.whole_network())

@@ -1,9 +1,9 @@
-"""A training over several processes: what each of them does, and what they must agree on.
+"""Training over several processes: what each of them does, and what they must agree on.
 
 Every process calls `fit` with the same arguments. Those along the axis `data` have micro-batches of their own; those along `pipeline` and
 `model` share the network, and get the same examples. Rank 0 alone writes files. The processes take the same decisions because they take
 them on the same numbers: metrics are summed over all, and reasons to stop that only one of them knows (a signal, the time) are exchanged
-now and then.
+several times a second.
 """
 
 from __future__ import annotations
@@ -123,17 +123,17 @@ class Ranks:
         return {**given, "accumulate": self.accumulate, **({"axis": DATA} if self.size > 1 else {})}
 
     def check(self, refused: Mapping[str, Sequence[str]]) -> None:
-        """Reject axes that settings do not go with, given with the names of these settings."""
+        """Reject axes that other settings rule out; `refused` names these settings."""
         for axis, names in refused.items():
             if getattr(self.sizes, axis) > 1:
                 raise UserError(
                     "fit", f"{names[0]}= cannot be used with parallel={self.sizes}. Use data:{self.processes}."
                 )
 
-    # --- what all agree on ----------------------------------------------------------------------------------------------------------
+    # --- agreement -----------------------------------------------------------------------------------------------------------------
 
     def start_alike(self, model: Module) -> None:
-        """Give all processes the parameters of rank 0."""
+        """Send the parameters of rank 0 to all processes."""
         for tensor in model.named_tensors().values() if self.processes > 1 else ():
             for axis in self.sizes.axes:
                 tensor.assign(broadcast(tensor.detach(), axis))
@@ -157,11 +157,11 @@ class Ranks:
         return all_reduce(count, DATA, combine) if self.size > 1 else count
 
     def own_share(self, total: Tensor, combine: str) -> Tensor:
-        """What this process has of such a total after a checkpoint was loaded: the first one has all of a sum."""
+        """The part of such a total that this process holds after a checkpoint was loaded: rank 0 holds all of a sum."""
         return total if self.rank == 0 or combine != "sum" else zeros_like(total)
 
     def gathered(self, *numbers: float) -> list[list[float]]:
-        """Numbers of all processes, by rank. All of them come here."""
+        """Numbers of all processes, by rank; a collective call."""
         found = np.array(numbers, np.float64)
         for axis in reversed(self.sizes.axes):
             found = run_collective("all_gather", found, axis, current().axes, "summed")
@@ -169,9 +169,9 @@ class Ranks:
         return rows
 
     def agreed(self, *wishes: float, now: bool = False) -> tuple[float, ...]:
-        """The largest wish of any process, for each of several; zeros while nobody has been asked.
+        """For each of several requests, the largest value of any process; zeros between two exchanges.
 
-        It is called by all processes after the same steps. They exchange wishes four times a second: how many steps that is, they
+        It is called by all processes after the same steps. They exchange requests four times a second: how many steps that is, they
         agree on, too.
         """
         if self.processes == 1:
@@ -190,8 +190,8 @@ class Ranks:
         return tuple(found)
 
 
-def least_of_all(number: int) -> int:
-    """The least number of any process that was started together with this one, all of which come here."""
+def min_over_processes(number: int) -> int:
+    """The smallest number of any process that was started together with this one; a collective call."""
     size = world().size
     if size == 1:
         return number
@@ -200,7 +200,7 @@ def least_of_all(number: int) -> int:
 
 
 def refused_axes(settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The axes that settings do not go with, and which settings.
+    """The axes that settings rule out, with the names of these settings.
 
     >>> refused_axes({"freeze": 1, "local_steps": 1})
     {'pipeline': ['freeze']}

@@ -24,7 +24,7 @@ from ..report.predictions import THUMBNAILS, Predictions, digest, log_softmax, w
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .names import Loss
-from .task import alike, task_of
+from .task import match_target_shape, task_of
 from .thumbnails import thumbnails
 
 SHOWN = 40  # images of each gallery: samples and worst mistakes
@@ -83,7 +83,7 @@ class Evaluation:
 def evaluated(
     network: Network, batches: Any, loss: str | Loss | None = None, progress: Callable[[int], None] | None = None
 ) -> Evaluation:
-    """Evaluate a network on all examples of a loader that does not shuffle. `progress` is told how many are done."""
+    """Evaluate a network on all examples of a loader that does not shuffle. `progress` is called with the number that are done."""
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
     meters, outputs, done = task.meters(), [], 0
@@ -95,7 +95,7 @@ def evaluated(
             meters[name].update(prediction, y)  # type: ignore[attr-defined]
 
     for x, y in batches:
-        prediction = alike(network(x), y)
+        prediction = match_target_shape(network(x), y)
         measure(prediction.detach(), y)
         if not isinstance(dataset, Text):
             outputs.append(prediction.numpy())

@@ -68,7 +68,7 @@ class Training:
 
     @property
     def calls_per_batch(self) -> int:
-        """The micro-batches of every batch that this process has. A checkpoint counts whole batches: any number of processes can go on."""
+        """The micro-batches of every batch that this process computes. A checkpoint counts whole batches, so any number of processes can resume."""
         return self.loader.shard.count if isinstance(self.loader, Loader) else 1
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -89,7 +89,7 @@ class Training:
         return found
 
     def whole_tensors(self) -> dict[str, Any]:
-        """The same, of the whole network and of the examples of all processes, which come here together."""
+        """The same, of the whole network and of the examples of all processes; a collective call."""
         found = {f"model.{name}": t for name, t in self.places.whole_network().items()}
         found |= {f"optimizer.{name}": t for name, t in self.places.whole_optimizer().items()}
         merged = {name: self.ranks.merged(meter) for name, meter in self.meters.items()}
@@ -127,7 +127,7 @@ class Training:
         self.history, self.best = facts["history"], facts["best"]
 
     def _local(self, path: Path, values: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What this process has of the tensors of a checkpoint; an error unless all of them fit."""
+        """The parts of a checkpoint's tensors that belong to this process; an error unless all of them fit."""
         given = {n: v for n, v in values.items() if not n.startswith(("optimizer.", "random."))}
         shapes = {f"model.{n}": shape for n, shape in self.places.shapes().items()}
         shapes |= {n: t.shape for n, t in self._others().items()}
@@ -151,9 +151,9 @@ class Training:
 
 
 def saved_micro_batches(path: Path) -> int | None:
-    """The micro-batches of every batch of a run that goes on, so that another number of processes trains as it did; None if it had one.
+    """The micro-batches of every batch of a run that is resumed, so that another number of processes trains as before; None if it had one.
 
-    A checkpoint that cannot be read is no concern here: loading it is an error.
+    A checkpoint that cannot be read is ignored here: loading it is an error.
     """
     try:
         count = _content(path)[1].get("micro_batches", 1)

@@ -24,7 +24,7 @@ from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from . import memory
 from .names import Loss
-from .task import alike, prediction_of
+from .task import match_target_shape, prediction_of
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Steps:
         before = [t._node for t in statistics]
         with self.optimizer.in_micro_batch(), self._statistics_of_batch() as collected:
             given, target = self.parts.inputs(x, y)
-            prediction = alike(prediction_of(self.model(given)), y)
+            prediction = match_target_shape(prediction_of(self.model(given)), y)
         loss = self.parts.training_loss(prediction, target)
         self._note(prediction, y, loss)
         self.optimizer.minimize(loss, self.parts.scale)
@@ -133,7 +133,7 @@ class Steps:
         missing = -x.shape[0] % self.parts.multiple
         filled = concat([x, *[x[-1:]] * missing]) if missing else x
         prediction = prediction_of(self.model(self.prepare(filled)))
-        prediction = alike(prediction[: x.shape[0]] if missing else prediction, y)
+        prediction = match_target_shape(prediction[: x.shape[0]] if missing else prediction, y)
         self.parts.measure(self.checks, prediction, y, self.parts.loss(prediction, y))
         return prediction
 

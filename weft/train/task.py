@@ -54,8 +54,8 @@ class Task:
 def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
     """The task given by name, else by the labels: floats are a regression, integers are classes, a bool for each class several classes.
 
-    A row of integers for each example is a text. Its best epoch is the one with the least loss, not with the most tokens guessed: a network
-    that learns its text by heart guesses a little better for long after its probabilities have become worse.
+    A row of integers for each example is a text. Its best epoch is the one with the lowest loss, not the highest token accuracy: a network
+    that overfits still predicts a few more tokens correctly long after its probabilities have become worse.
     """
     is_text = labels.dtype.kind in "iu" and labels.ndim == 2
     usual_loss, usual_metrics = _TEXT if is_text else _USUAL[kind_of(labels)]
@@ -89,8 +89,8 @@ def prediction_of(output: Any) -> Tensor:
     return found
 
 
-def alike(prediction: Tensor, y: Tensor) -> Tensor:
-    """One value for each example, of shape (n,) or (n, 1)."""
+def match_target_shape(prediction: Tensor, y: Tensor) -> Tensor:
+    """Predictions of shape (n, 1) in the shape (n,) of float targets; all others unchanged."""
     return prediction.reshape(y.shape) if y.dtype.is_float and prediction.shape == (*y.shape, 1) else prediction
 
 
@@ -109,7 +109,7 @@ def best_epochs(history: Sequence[Row], count: int) -> list[int]:
     return [int(row["epoch"]) for row in order[:count]]
 
 
-def line_of(row: Row, epochs: int) -> str:
+def epoch_text(row: Row, epochs: int) -> str:
     """An epoch as a line of text."""
     words = [f"epoch {int(row['epoch']):{len(str(epochs))}}/{epochs}"]
     for part, label in (("train", "train"), ("validation", "validation")):

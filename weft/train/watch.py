@@ -1,4 +1,4 @@
-"""What happens between training steps: time, checkpoints, callbacks, and reasons to stop."""
+"""What happens between training steps: timing, checkpoints, callbacks, and reasons to stop."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .ranks import Ranks
 from .resources import resources
 from .state import Training
 from .steps import Steps
-from .task import best_epochs, is_better, line_of
+from .task import best_epochs, epoch_text, is_better
 
-NEWS_SECONDS = 1.0  # between two lines of progress in the events
+NEWS_SECONDS = 1.0  # between two progress events
 RESOURCE_SECONDS = 10.0  # between two lines about memory and processor time
 NOTHING = (0.0,) * 4  # neither a checkpoint nor a reason to stop
 
@@ -62,7 +62,7 @@ class Watch:
         keeps: bool, max_seconds: float | None, save_seconds: float, patience: int | None, keep: int,
         on_step: Callable[[Now], None] | None,
     ) -> None:  # fmt: skip
-        """`keeps`: whether the run has a folder; the first of several processes alone writes to it."""
+        """`keeps`: whether the run has a folder; only rank 0 writes to it."""
         self.training, self.steps, self.run, self.epochs, self.per_epoch = training, steps, run, epochs, per_epoch
         self.ranks, self.keeps = ranks, keeps
         self.max_seconds, self.save_seconds, self.patience, self.keep = max_seconds, save_seconds, patience, keep
@@ -100,7 +100,7 @@ class Watch:
         if now - self.last_news >= NEWS_SECONDS:
             self.last_news = now
             self._tell(loss)
-        if self.training.batches % self.ranks.accumulate == 0:  # a checkpoint is of a moment between two whole batches
+        if self.training.batches % self.ranks.accumulate == 0:  # checkpoints are written between two whole batches only
             asked = self.ranks.agreed(now - self.last_save >= self.save_seconds, *self._reasons())
             self._asked = tuple(map(max, self._asked, asked))
             if any(self._asked) and self.training.optimizer.in_step:  # local SGD: after the next average
@@ -115,12 +115,12 @@ class Watch:
         return over, self.interrupts > 0, self.terminated
 
     def stop_if_asked(self) -> None:
-        """Stop if a signal has come to any of the processes, all of which come here."""
+        """Stop if any of the processes has received a signal; a collective call."""
         _stop(0, *self.ranks.agreed(*self._reasons()[1:], now=True))
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM wait for the end of a step, so that the checkpoint is of a moment between two steps.
+        """Ctrl-C and SIGTERM wait for the end of a step, so that the checkpoint is written between two steps.
 
         A second Ctrl-C raises KeyboardInterrupt at once; a second SIGTERM ends the process, even in the middle of native code.
         """
@@ -186,7 +186,7 @@ class Watch:
             raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _tell_of_ranks(self) -> None:
-        """How fast each of several processes was, and what memory it has."""
+        """Record the speed and the memory of each of several processes."""
         if self.ranks.processes == 1:
             return
         used = resources().get("memory_bytes") or 0
@@ -196,7 +196,7 @@ class Watch:
             self.run.event("rank", rank=rank, pid=int(pid), examples_per_second=round(speed, 1), memory=int(memory))
 
     def _write_weights(self, row: dict[str, float], better: bool) -> None:
-        """Write the weights of an epoch, which all processes gather together."""
+        """Write the weights of an epoch; gathering them is a collective call."""
         if not self.keeps:
             return
         with self.training.averaged():
@@ -214,7 +214,7 @@ class Watch:
         run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
         run.event("epoch", **row)
         run.scalars(row)
-        run.log(line_of(row, self.epochs))
+        run.log(epoch_text(row, self.epochs))
 
     def stop_if_bad(self) -> None:
         """Raise an error if the loss is not finite: at which step it began, and which parameters are affected."""

@@ -44,7 +44,7 @@ class WatchedExamples:
         return cls(dataset, folder)
 
     def wants(self, start: int, count: int) -> bool:
-        """Whether one of so many examples from this one on is watched."""
+        """Whether any of the `count` examples from this one on is watched."""
         return bool(((start <= self.chosen) & (self.chosen < start + count)).any())
 
     def take(self, start: int, prediction: Any) -> None:

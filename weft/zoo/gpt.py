@@ -66,7 +66,7 @@ class GPT(nn.Module):
         return matmul(self.norm(y), transpose(self.tokens.weight))
 
     def new_cache(self, batch: int, capacity: int | None = None, *, padded: bool = False) -> nn.KVCache:
-        """An empty cache of keys and values for so many examples; the capacity is the context by default."""
+        """An empty cache of keys and values for a batch of this size; the capacity is the context by default."""
         capacity = self.context if capacity is None else capacity
         if capacity > self.context:
             raise UserError("GPT", f"a capacity of up to {self.context} tokens is required, got {capacity}.")

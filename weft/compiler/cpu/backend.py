@@ -36,9 +36,9 @@ def passes(
     return pipeline.passes(spread_updates(graph, updates or {}), _pass_options(), options)
 
 
-def applied(graph: Graph, options: CompileOptions = DEFAULTS) -> Graph:
+def apply_passes(graph: Graph, options: CompileOptions = DEFAULTS) -> Graph:
     """The graph after all passes for CPUs."""
-    return pipeline.applied(graph, _pass_options(), options)
+    return pipeline.apply_passes(graph, _pass_options(), options)
 
 
 def _pass_options() -> PassOptions:
@@ -60,7 +60,7 @@ def compiled(
     """
     LOWERINGS.check(graph, options.device)
     target = Backend(
-        partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options),
+        partial(apply_passes, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options),
         memory=options.memory or None,
     )  # fmt: skip
     return build(graph, updates, target, constants)

@@ -13,7 +13,7 @@ from ...graph.node import Node
 from ...records import dataclass
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel
-from ..ir.nest import ReadyNest, fitting_lanes, grouped_columns, ready
+from ..ir.nest import ReadyNest, fitting_lanes, grouped_columns, ready_nest
 from ..ir.program import Call, KernelProgram
 from ..ir.segments import segments
 from ..ir.signature import signature
@@ -113,7 +113,7 @@ class _ModuleEmitter:
         nodes = self._nodes(kernel)
         slots = list(dict.fromkeys(self._slot(n) for n in nodes))
         lanes = self._lanes(kernel)
-        nest = ready(kernel, lanes)
+        nest = ready_nest(kernel, lanes)
         lanes = fitting_lanes(nest, lanes)
         number = {slot: i for i, slot in enumerate(slots)}
         group = _group_columns(kernel, nest) if kernel.rows else 0

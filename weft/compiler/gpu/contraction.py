@@ -18,7 +18,7 @@ from ...records import dataclass
 from ..ir.index import IndexExpr, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
-from ..ir.nest import ReadyPhase, ready
+from ..ir.nest import ReadyPhase, ready_nest
 from .anchors import LINES_OF_K, groups_of, is_convolution, is_filter_gradient, is_product, of_integers, sum_length
 from .kernel_utils import element, scratch_tensor
 from .kernels import FLAT
@@ -421,7 +421,7 @@ def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total:
     if kernel.nest is None or anchor in kernel.outputs:
         PhaseValues(writer, NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
     if kernel.nest is not None:
-        [phase] = ready(kernel, 1).phases
+        [phase] = ready_nest(kernel, 1).phases
         PhaseValues(writer, phase).store_all()
 
 

@@ -17,13 +17,13 @@ from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
 from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
-from ..ir.nest import ready
+from ..ir.nest import ready_nest
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.integer_products import Int8Kernels
-from ..passes.pipeline import PassOptions, applied
+from ..passes.pipeline import PassOptions, apply_passes
 from ..passes.pipeline import passes as each_pass
 from ..passes.semi_sparse_products import CompressedBytes
 from ..passes.slice_updates import spread_updates
@@ -108,7 +108,7 @@ def gpu_program(
 
     LOWERINGS.check(graph, options.device)
     target = Backend(
-        partial(applied, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
+        partial(apply_passes, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
         memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
@@ -124,7 +124,7 @@ def _is_by_graph(kernel: Kernel, plan: Plan | None) -> bool:
 
 def _scratch(kernel: Kernel) -> int:
     """The bytes that loops cut into parts need beside their tensors."""
-    return loops_scratch(ready(kernel, LANES))
+    return loops_scratch(ready_nest(kernel, LANES))
 
 
 def _plan(
@@ -245,7 +245,7 @@ def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSour
 def _scratch_slots(program: KernelProgram, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
     """The slots of a kernel's scratch tensors."""
     if kernel.anchor is None:
-        found = loops_workspace(ready(kernel, LANES))
+        found = loops_workspace(ready_nest(kernel, LANES))
     elif kernel.anchor.op.own_kernels:
         found = special.scratch_layout(kernel)
     else:
@@ -360,4 +360,4 @@ def _sources(call: Call) -> list[KernelSource]:
         return [special.write(call.kernel, call.phase)]
     if call.kind == "plan":
         return [write(call.kernel, call.phase)]
-    return write_kernels("kernel", ready(call.kernel, LANES))
+    return write_kernels("kernel", ready_nest(call.kernel, LANES))

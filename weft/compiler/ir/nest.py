@@ -105,7 +105,7 @@ class ReadyNest:
     vector: Loop | None  # an outer loop; None: each phase has one of its own
 
 
-def ready(kernel: Kernel, lanes: int) -> ReadyNest:
+def ready_nest(kernel: Kernel, lanes: int) -> ReadyNest:
     """The nest of a kernel as code is generated from it. The loops of an anchor's result are not changed."""
     nest = kernel.nest
     assert nest is not None

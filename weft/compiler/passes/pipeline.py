@@ -19,10 +19,10 @@ from .layout import layout
 from .merged_products import merged_products
 from .narrow_products import grouped_products
 from .padded_lines import padded_lines
-from .precision import copies, precision
+from .precision import precision, widened_copies
 from .row_chunks import row_chunks
-from .scan_residuals import recall
-from .scan_sums import accumulate
+from .scan_residuals import scan_residuals
+from .scan_sums import scan_sums
 from .semi_sparse_products import CompressedBytes, semi_sparse_products
 from .simplify import refine, simplify
 from .unsigned_operands import unsigned_operands
@@ -68,17 +68,17 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         **({"grouped": grouped_products} if wanted.narrow_kernels else {}),
         **({"collectives": partial(collective_sums, adds=wanted.adds)} if wanted.adds is not None else {}),
         "decompose": partial(decompose, lowers=lambda node: wanted.lowers(node, narrow)),
-        "recall": recall,
+        "scan residuals": scan_residuals,
         "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
-        "accumulate": accumulate,
+        "scan sums": scan_sums,
         "row chunks": row_chunks,
         **({"merged products": merged_products} if wanted.merge_products else {}),
         **mixed,
         "layout": partial(_layout, wanted=wanted),
         **({"unsigned operands": unsigned_operands} if _unsigned_left(wanted) else {}),
         **({"padded lines": padded_lines} if wanted.pad_to_words else {}),
-        **({"copies": copies} if wanted.widen_copies else {}),
+        **({"widened copies": widened_copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }
 
@@ -105,7 +105,7 @@ def passes(graph: Graph, wanted: PassOptions, options: CompileOptions) -> dict[s
     return after
 
 
-def applied(graph: Graph, wanted: PassOptions, options: CompileOptions) -> Graph:
+def apply_passes(graph: Graph, wanted: PassOptions, options: CompileOptions) -> Graph:
     """The graph after all passes."""
     for apply in pass_list(wanted, options).values():
         graph = apply(graph)

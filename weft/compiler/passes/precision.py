@@ -190,7 +190,7 @@ def _final(graph: Graph) -> set[Node]:
     return final
 
 
-def copies(graph: Graph) -> Graph:
+def widened_copies(graph: Graph) -> Graph:
     """Convolutions read float32 only, so values stored in 16 bits are widened for them, separately for each.
 
     Equal nodes are one node, and a copy that forward and backward pass share would be alive from one to the other, at full size.

@@ -16,14 +16,14 @@ from ...records import dataclass
 from ..ir.storage import nbytes
 
 
-def recall(graph: Graph) -> Graph:
+def scan_residuals(graph: Graph) -> Graph:
     """The graph with the expensive values of forward scans saved for backward scans."""
     for later in (n for n in graph.nodes if n.op.name == "scan"):
         for first in dict.fromkeys(i.inputs[0] for i in later.inputs if i.op is ITEM and i.inputs[0].op is later.op):
             changed = _kept(_Scan(first), _Scan(later), graph)
             if changed:
                 # The users of the scans are new nodes now, so the search starts again.
-                return recall(Graph(graph.inputs, substitute(graph.outputs, changed)))
+                return scan_residuals(Graph(graph.inputs, substitute(graph.outputs, changed)))
     return graph
 
 

@@ -15,7 +15,7 @@ from ...graph.node import ITEM, OPS, Node, item, make, toposort
 from ...records import dataclass
 
 
-def accumulate(graph: Graph) -> Graph:
+def scan_sums(graph: Graph) -> Graph:
     """The graph with such sums moved out of its scans."""
     nodes = graph.nodes
     scans = [n for n in nodes if n.op.name == "scan"]
@@ -27,7 +27,7 @@ def accumulate(graph: Graph) -> Graph:
         if changed is not None:
             outputs = substitute(graph.outputs, {read[i]: new for i, new in changed.items() if i in read})
             # The users of the scan are new nodes now, so the search starts again.
-            return accumulate(Graph(graph.inputs, outputs))
+            return scan_sums(Graph(graph.inputs, outputs))
     return graph
 
 

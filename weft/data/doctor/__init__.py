@@ -1,1 +1,1 @@
-"""The data doctor: looks for copies, leaks between splits, wrong labels, outliers, poor images and imbalance. One file a check."""
+"""The data doctor: finds copies, leaks between splits, wrong labels, outliers, poor images and imbalance. One file per check."""

@@ -1,4 +1,4 @@
-"""Examines a dataset: makes the checks one after the other, and keeps the report after each, so that an interrupted one goes on."""
+"""Examines a dataset: runs the checks one after the other, and stores the report after each, so that an interrupted examination continues."""
 
 from __future__ import annotations
 

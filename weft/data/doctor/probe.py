@@ -1,4 +1,4 @@
-"""Out-of-fold predictions: a small network is trained on some of the images, and asked about the others, until all were asked."""
+"""Out-of-fold predictions: a small network is trained on some of the images and predicts the others, until all are predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor found: a result of each check, with findings that carry the changes which would mend them. Kept as doctor.json."""
+"""What the doctor found: a result of each check, with findings that carry the changes which would fix them. Stored as doctor.json."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Place = tuple[str, int]  # split and row of an image
 class DoctorFinding:
     """One thing to decide on: an image, or several that belong together; the one to keep stands first.
 
-    `score` says how alike images are, or how sure the doctor is, from 0 to 1. `suggested` are the changes that would mend
-    it, empty where only a person can tell.
+    `score` says how alike images are, or how sure the doctor is, from 0 to 1. `suggested` are the changes that would fix
+    it, empty where only a person can decide.
     """
 
     check: str

@@ -1,6 +1,6 @@
 """Ray as a place for trainings: connecting to a cluster, and one actor for each training with its CPUs and GPUs declared.
 
-Actors are not restarted by Ray: a training that was lost with its node needs the files of its run, which the driver has (see cluster_runner.py). They end with the
+Actors are not restarted by Ray: a training that was lost with its node needs the files of its run, which the driver has (see runner.py). They end with the
 process that started them.
 """
 
@@ -32,7 +32,7 @@ CLOSING = 10.0  # seconds that a node has to remove the files of a training
 
 
 class NodeLost(Exception):
-    """A training has gone with its node, or with the process of Ray that kept it."""
+    """A training was lost with its node, or with the Ray process that hosted it."""
 
 
 def ray_package() -> Any:
@@ -122,7 +122,7 @@ def _keep_quiet(ray: Any) -> None:
 
 
 class RayTraining:
-    """A training on a cluster: one question to it at a time, answered later."""
+    """A handle to a training on a cluster: one remote call at a time, whose result is read later."""
 
     def __init__(self, ray: Any, actor: Any, work: RemoteWork, inputs: list[Any]) -> None:
         self.ray, self.actor = ray, actor
@@ -135,7 +135,7 @@ class RayTraining:
         return bool(self.ray.wait([self.question], timeout=0)[0])
 
     def answer(self) -> Any:
-        """The answer to the last question; waits for it. NodeLost, or RunError with what went wrong on the node."""
+        """Wait for the result of the last call. Raises NodeLost, or RunError with what went wrong on the node."""
         errors = self.ray.exceptions
         try:
             return self.ray.get(self.question)
@@ -149,7 +149,7 @@ class RayTraining:
             raise NodeLost(_first_line(error)[:LONGEST]) from None
 
     def send(self, method: str, *arguments: Any) -> None:
-        """Call a method without waiting for its answer."""
+        """Call a method without waiting for its result."""
         getattr(self.actor, method).remote(*arguments)
 
     def end(self, tidy: bool) -> None:

@@ -29,7 +29,7 @@ from ..queue.record import FAILED, LOST, WAITING, JobRecord, State
 from .file_copies import CHECKPOINT, FileCopy, PackedInput, changed_files, file_stamps, unpacked_input, write_copies
 
 TEXTS = (".yaml", ".json", ".jsonl", ".txt", ".html", ".csv")  # files of a run that may name paths
-FOLDER = "weft-training-"  # how temporary folders of trainings begin
+FOLDER = "weft-training-"  # prefix of temporary folders of trainings
 STALE_SECONDS = 60.0  # a folder without a process that is older was left by one that was killed
 LONGEST_OUTPUT = 4000  # characters of what a process has printed
 
@@ -49,7 +49,7 @@ class RemoteWork:
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """How a training is. Paths are those of the driver."""
+    """The status of a training. Paths are those of the driver."""
 
     state: str
     why: str
@@ -86,7 +86,7 @@ class RemoteTraining:
         return socket.gethostname()
 
     def report(self, place: int, seen: Mapping[str, int] | None) -> RemoteReport:
-        """How it is now: the events from `place` on. With `seen` (see `file_stamps`) also the files that are new, once there is a new checkpoint."""
+        """Its status: the events from `place` on. With `seen` (see `file_stamps`) also the files that are new, once there is a new checkpoint."""
         code = self.process.poll()
         now = self._state(code)  # before the events: all of them are there when it has ended
         events, place = events_from(self.job.folder, place)
@@ -168,6 +168,6 @@ class RemoteTraining:
 def remove_left_folders(root: Path) -> None:
     """Remove the folders of trainings whose actor was killed, with its node or its driver."""
     for folder in root.glob(f"{FOLDER}*"):
-        with suppress(OSError):  # another training removes it, or it is somebody else's
+        with suppress(OSError):  # another training removes it, or it belongs to another user
             if time.time() - folder.stat().st_mtime > STALE_SECONDS and lock_holder(folder) is None:
                 shutil.rmtree(folder)

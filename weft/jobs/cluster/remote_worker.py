@@ -1,4 +1,4 @@
-"""The process of a training on a node: `python -m weft.jobs.cluster.remote_worker JOB`. It ends with who started it, however that ends."""
+"""The process of a training on a node: `python -m weft.jobs.cluster.remote_worker JOB`. It ends when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..queue.worker import work
 
 
 def end_with_parent() -> None:
-    """Wait for the end of stdin, which the kernel closes when the process that started this one ends: then nobody asks for results any more."""
+    """Wait for the end of stdin, which the kernel closes when the process that started this one ends: then the results are no longer needed."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

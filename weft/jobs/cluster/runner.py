@@ -34,7 +34,7 @@ from .ray_cluster import NodeLost, RayCluster
 from .remote_training import RemoteReport, RemoteWork
 from .settings import PACK, ClusterPlan
 
-POLL = 0.2  # seconds between two questions to a training
+POLL = 0.2  # seconds between two status requests to a training
 SYNC = 2.0  # seconds between two copies of its files, if there is a new checkpoint
 SHARE = 0.1  # of the time that copying may take
 ATTEMPTS = 5  # of a training that is lost without a new checkpoint
@@ -76,7 +76,7 @@ class ClusterRunner:
                 raise
 
     def step(self) -> bool:
-        """Look at what runs and start what can start; whether anything runs or waits."""
+        """Check running jobs and start those that can start; returns whether any job runs or waits."""
         self._look()
         jobs = [one for one in self._view.jobs() if one.record.folder not in self.active]
         for one in jobs:
@@ -89,7 +89,7 @@ class ClusterRunner:
         return bool(self.active or waiting)
 
     def collect(self) -> None:
-        """Wait for nothing: a job has ended when its training has left the cluster."""
+        """Nothing to wait for: a job has ended when its training has left the cluster."""
 
     def _look(self) -> None:
         for folder, one in list(self.active.items()):
@@ -137,7 +137,7 @@ class _ClusterJob:
         self.is_asked, self.requested = True, ""
 
     def step(self) -> bool:
-        """Look at the training once; whether it has left the cluster."""
+        """Check the training once; returns whether it has left the cluster."""
         if not self.node and self.job.state.state != WAITING:  # stopped before it began
             return self.leave()
         self.request(self.job.request if self.node else "")
@@ -160,7 +160,7 @@ class _ClusterJob:
         return True
 
     def request(self, request: str) -> None:
-        """Pass on that it should stop."""
+        """Forward the request to stop."""
         if request and not self.requested:
             self.requested = request
             self.training.send("stop", request)
@@ -172,7 +172,7 @@ class _ClusterJob:
         return True
 
     def _begun(self, node: str) -> bool:
-        """A node has started it."""
+        """Record that a node has started it."""
         self.node = node
         change_schedule(self.job.folder, lambda one: replace(one, slots=(f"{REMOTE}{node}",)))
         if self.job.claim() is None:
@@ -191,7 +191,7 @@ class _ClusterJob:
         return time.monotonic() - self.synced >= max(SYNC, self.sync_seconds / SHARE)
 
     def _take(self, report: RemoteReport) -> bool:
-        """Write what is new; whether it has ended."""
+        """Write new events and files; returns whether the training has ended."""
         self.place = report.place
         for event in report.events:
             self._event(event)

@@ -16,7 +16,7 @@ PACK, SHARED = "pack", "shared"
 
 
 def cluster_address(text: str) -> str:
-    """The address of a Ray cluster; ValueError if it is none.
+    """The address of a Ray cluster; ValueError if it is invalid.
 
     >>> cluster_address("ray"), cluster_address("ray://head:10001"), cluster_address("10.0.0.1:6379")
     ('ray', 'ray://head:10001', '10.0.0.1:6379')
@@ -47,7 +47,7 @@ class ClusterPlan:
 def cluster_plan(
     where: str, own: Mapping[str, Any], given: Mapping[str, Any], device: str | None
 ) -> ClusterPlan | None:
-    """The plan of validated settings; None without a cluster. `given` are the names that somebody gave, `device` that of the trainings."""
+    """The plan of validated settings; None without a cluster. `given` are the names of settings that were given, `device` is that of the trainings."""
     if own["cluster"] is None:
         alone = [name for name in CLUSTER if name in given and given[name] is not None]
         if alone and alone != ["cluster"]:

@@ -1,10 +1,10 @@
 """Compressing a run: prune gradually and train, share weights and train, pack. The result is a run of its own; the original is only read.
 
-compression.json, points/N and packed.weft are described in compression_state.py.
+compression.json, points/N and packed.weft are described in state.py.
 steps/             trainings on the way, with checkpoints: an interrupted compression continues exactly; removed at the end
 compression.html   the Pareto page
 
-All that is done between two checkpoints follows from settings and earlier steps, so resuming is doing everything again, without the trainings that ended.
+Everything between two checkpoints follows from settings and earlier steps, so resuming repeats it all, except for the trainings that have ended.
 """
 
 from __future__ import annotations

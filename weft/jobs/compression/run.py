@@ -1,4 +1,4 @@
-"""A compression under way: the network and its points, its trainings, and the run that is kept at the end."""
+"""A running compression: the network and its points, its trainings, and the run that is kept at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_begun(run: RunFolder) -> bool:
 
 
 class Compression:
-    """A compression under way."""
+    """A running compression."""
 
     def __init__(self, run: RunFolder, state: dict[str, Any], recorder: Recorder) -> None:
         self.folder, self.state, self.recorder = run, state, recorder

@@ -78,7 +78,7 @@ _LEAST = {"size": 1.0, "speed": 1.0, "error": 0.0}
 
 @dataclass(frozen=True)
 class Target:
-    """What must be reached: a ratio of sizes or of latencies, at most so many points of error more, or the least latency on a device."""
+    """The target: a ratio of sizes or of latencies, a maximal increase of the error, or the lowest latency on a device."""
 
     what: Literal["size", "error", "speed", "device"]
     value: float = 0.0

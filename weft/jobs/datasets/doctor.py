@@ -26,7 +26,7 @@ BATCH = 64
 
 
 def examine_dataset(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
-    """Examine a dataset. A job that was interrupted goes on after the last check, which the report in its folder tells."""
+    """Examine a dataset. An interrupted job continues after the last check in the stored report."""
     recorder = Recorder(listener)
     folder = Path(settings["folder"])
 

@@ -13,7 +13,7 @@ from ..events import Listener, Recorder
 
 
 def make_version(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
-    """Write the version. A job that was interrupted goes on where it was, by the journal of the dataset."""
+    """Write the version. An interrupted job continues where it stopped, according to the journal of the dataset."""
     recorder = Recorder(listener)
 
     def show(now: Progress) -> None:

@@ -48,9 +48,9 @@ def greedy_soup(scores: Sequence[Score], score_of: Callable[[Sequence[int]], Sco
 
 
 def estimate_statistics(model: nn.Module, prepare: nn.Module, batches: data.Loader) -> bool:
-    """Estimate running means and variances of batch norm anew, from training examples: the means of weights have others than the members.
+    """Re-estimate running means and variances of batch norm from training examples: those of the members do not fit averaged weights.
 
-    Every batch counts the same. Whether there was anything to estimate.
+    Every batch counts the same. Returns whether there was anything to estimate.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track]
     if not layers:

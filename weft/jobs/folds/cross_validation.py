@@ -2,9 +2,9 @@
 
 RUNS/folds/NAME/       the cross-validation
   folds.json           settings, runs of the folds, mean and standard deviation of each metric
-  out_of_fold.*        predictions for every training example by the network that was not trained on it (see fold_results.py)
+  out_of_fold.*        predictions for every training example by the network that was not trained on it (see results.py)
   evaluation.json      scores of these predictions
-  .jobs/               a queue with a job for each fold, unless they are jobs of the common queue (see fold_jobs.py)
+  .jobs/               a queue with a job for each fold, unless they are jobs of the common queue (see queue.py)
 RUNS/TASK/NAME-fold1   the runs, in the group NAME
 
 Everything is on disk, so the same command, after being killed anywhere, trains what is missing.
@@ -153,7 +153,7 @@ def _unfinished(settings: Mapping[str, Any], folds: int) -> Path | None:
         raise UserError("weft train", f"a name that is not taken is required, got {settings['name']!r}: {place} is finished. Give another name.")  # fmt: skip
     if not _is_begun(state, wanted):
         other = [n for n, v in wanted["settings"].items() if state["settings"].get(n) != v] or ["folds"]
-        raise UserError("weft train", f"the settings that {place} was begun with are required, got other values of {', '.join(other)}. Give another name, or continue it: weft resume {place}")  # fmt: skip
+        raise UserError("weft train", f"the settings that {place} was started with are required, got other values of {', '.join(other)}. Give another name, or continue it: weft resume {place}")  # fmt: skip
     return place
 
 

@@ -24,13 +24,12 @@ from ..queue.kinds import FOLDS, TRAIN
 from ..queue.needs import needs_of
 from ..queue.record import JobRecord
 from ..recipes import with_recipe
-from ..schema import Setting, count, validated
+from ..schema import validated
 from ..settings import SETTINGS
 from .cross_validation import FOLDER, check_folds, cross_validate, find_folds, read_folds, resume_folds, taken_place
 from .queue import OWN_QUEUE
 
 WHERE = "jobs"
-FOLDS_SETTING = Setting(count, None, "cross-validation with this number of folds, a network for each; the same command continues a stopped one", "cross-validation")  # fmt: skip
 
 
 def submit_folds(queue: JobQueue, given: Mapping[str, Any], folds: int, owner: str = "") -> JobRecord:

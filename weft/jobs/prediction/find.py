@@ -1,4 +1,4 @@
-"""The predictor that a name stands for. A saved program imports nothing that trains."""
+"""The predictor that a name refers to. For a saved program, no module that trains is imported."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Predictions for many images, as a job of the queue or from a command. They are written while they are made.
+"""Predictions for many images, as a job of the queue or from a command. They are written as they are made.
 
 A folder of predictions holds
 
 inputs.csv         path and label of every image, as they were found at the start
 predictions.csv    a line for each image: path, label, error, and the best classes with their probabilities, or the numbers
-predictions.json   what was asked, and at the end what came out (see prediction_results.py)
+predictions.json   the request, and at the end the results (see results.py)
 submission.json    of a job: its number, and what the network and the images are called
 
 Work that was stopped continues after the last line that was written.

@@ -1,4 +1,4 @@
-"""What is needed to predict with a trained network. A saved program brings all of it along: for that, nothing that trains is imported.
+"""What is needed to predict with a trained network. A saved program contains all of it: to use one, no module that trains is imported.
 
 `run_predictor` predicts with a run, `find_predictor` finds either by name.
 """

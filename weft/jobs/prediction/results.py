@@ -1,4 +1,4 @@
-"""What came out of predictions for many images: accuracy, classes, confusions, and the most confident images of each class."""
+"""Results of predictions for many images: accuracy, classes, confusions, and the most confident images of each class."""
 
 from __future__ import annotations
 

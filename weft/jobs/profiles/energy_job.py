@@ -1,6 +1,6 @@
 """The job `energy`: the modelled energy of a run or a network in other number formats and forms, kept beside its profiles.
 
-settings: see profile_settings.py; also `against`, the folders of compressed runs that stand beside it as they are
+settings: see settings.py; also `against`, the folders of compressed runs that are compared unchanged
 """
 
 from __future__ import annotations

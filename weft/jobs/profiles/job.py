@@ -1,6 +1,6 @@
 """The job `profile`: measures a run or a network on a device, in a process of its own, and keeps the result beside it.
 
-settings: see profile_settings.py
+settings: see settings.py
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def subject_of(settings: Mapping[str, Any]) -> ProfileSubject:
 
 
 def _of_text(name: str, store: NetworkStore) -> ProfileSubject:
-    """A network that somebody wrote as text, for the input that it names."""
+    """A network written as text, for the input that it names."""
     plan = plan_network(read_definition(store.path(name)))
     values = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""The settings of a profile, apart from the code that measures: who only reads them does not import that."""
+"""The settings of a profile, in a file of their own: reading them does not import the code that measures."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ...tracing.jit import Jit, jit
 from ...train.forecast import forecast, input_types, output_types
 from ...zoo.catalogue import ALIASES, FACTS
 from ..find import AMBIGUOUS, find_run, run_folders
-from ..networks import built, full_name, side, vector
+from ..networks import build_network, build_vector_network, full_name, side
 from ..prediction.run_predictor import predictor_of_run
 
 RATE, MOMENTUM = 1e-3, 0.9  # of the optimizer of a training step
@@ -138,9 +138,9 @@ def _of_image_network(
     height, width = size or ((side(name) or own[1],) * 2 if not facts.input else own[1:])
     shape = (channels or own[0], height, width)
     outputs = classes or facts.classes or CLASSES
-    make = partial(built, name, outputs, shape[0], (height, width))
+    make = partial(build_network, name, outputs, shape[0], (height, width))
     if "channels" not in known:  # images as vectors
-        make = partial(vector, name, prod(shape), outputs)
+        make = partial(build_vector_network, name, prod(shape), outputs)
 
     def labels(batch: int) -> np.ndarray:
         rest = (height, width) if facts.task == "segmentation" else ()

@@ -11,7 +11,7 @@ from ...nn.module import without_values
 from ...nn.summary import summary
 from ...train.making import TrainingPlan
 from ...zoo.catalogue import FACTS
-from ..networks import built, full_name
+from ..networks import build_network, full_name
 from .history import MARGIN, past_use
 from .kinds import TRAIN
 from .needs import GPU, JobNeeds, needs_of
@@ -43,7 +43,7 @@ def memory_forecast(settings: Mapping[str, Any]) -> int | None:
     height, width = settings["size"] or size
     try:
         with without_values():
-            model = built(name, facts.classes or 1, channels, (height, width))
+            model = build_network(name, facts.classes or 1, channels, (height, width))
             cost = summary(model, (1, channels, height, width))
     except WeftError:  # an image size that this network does not take: the job itself will say so
         return None

@@ -76,7 +76,7 @@ class JobQueue:
         return sorted(set(known))
 
     def check(self, needs: JobNeeds, owner: str = "", more: int = 1) -> None:
-        """Refuse so many jobs as `add` would; who has to prepare something, or adds several, asks before."""
+        """Raise the error that adding this many jobs would raise, before anything is prepared for them."""
         check_device(needs, self.gpus)
         self._check_quota(owner, needs.slot, more)
 
@@ -88,7 +88,7 @@ class JobQueue:
 
     @contextmanager
     def _within_quota(self, owner: str, slot: str) -> Iterator[None]:
-        """Inside, the person may add one job; nobody else adds one of theirs meanwhile."""
+        """Inside, this owner may add one job; no other process adds one for them at the same time."""
         if owner not in read_quotas(self.folder):
             yield
             return
@@ -145,7 +145,7 @@ class JobQueue:
         change_order(self.folder, lambda known: self._moved(known, job, before, by))
 
     def pause_all(self) -> None:
-        """Start no job any more; those that run go on."""
+        """Start no more jobs; running ones continue."""
         change_order(self.folder, lambda known: replace(known, paused=True))
 
     def resume_all(self) -> None:
@@ -180,7 +180,7 @@ class JobQueue:
     # --- who runs it ------------------------------------------------------------------------------------------------------------
 
     def wait(self, job: JobRecord, seconds: float = float("inf")) -> State:
-        """Wait until a job has ended, or for so many seconds; its state. Somebody must run the queue meanwhile."""
+        """Wait until a job has ended, or for this many seconds; returns its state. Another process must run the queue."""
         limit = time.monotonic() + seconds
         while not job.state.has_ended and time.monotonic() < limit:
             time.sleep(POLL)

@@ -1,4 +1,4 @@
-"""What the whole queue remembers besides its jobs: the order that people gave it, and whether it is paused. It is in `queue.json` of its folder."""
+"""The state of the queue besides its jobs: the order that users gave it, and whether it is paused. Stored in `queue.json` of its folder."""
 
 from __future__ import annotations
 

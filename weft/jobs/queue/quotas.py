@@ -1,4 +1,4 @@
-"""What each person may use of a queue: `quotas.json` in its folder. Who keeps the accounts writes it (the studio, `weft user`); every process
+"""The limits of each user of a queue: `quotas.json` in its folder. The programs that manage accounts write it (the studio, `weft user`); every process
 that submits or starts jobs respects it. Jobs without an owner, and those of people who are not in it, have no limits.
 """
 

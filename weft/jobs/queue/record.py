@@ -1,7 +1,7 @@
 """A job on disk: a folder with its settings, its state, and its events. Any process may read it, and ask the job to stop.
 
 job.json       the kind of the job, its settings, the folder that relative paths start from, its owner, what it needs of the machine
-schedule.json  priority, hold, and where it runs (see job_schedule.py)
+schedule.json  priority, hold, and where it runs (see schedule.py)
 state.json     waiting, running, done, stopped or failed; why; the run folder
 request        what the running process was asked to do: one of REQUESTS
 events.jsonl   all events of the job, including those from before there is a run folder

@@ -1,4 +1,4 @@
-"""What helps a job that has failed: a sentence, and where possible the change of settings that a button can submit."""
+"""Remedies for a job that has failed: a sentence, and where possible changed settings that a button can submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with a run: stop it, resume it, extend it, branch off a new one. Everything that takes time becomes a job of the queue."""
+"""Actions on a run: stop it, resume it, extend it, branch off a new one. Everything that takes time becomes a job of the queue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stop_run(queue: JobQueue, folder: Path, *, pause: bool = False) -> None:
 
 
 def resume_run(queue: JobQueue, folder: Path, epochs: int | None = None, owner: str = "") -> JobRecord:
-    """Continue a run from its last checkpoint, as a job; with `epochs` until so many are done. A job that was stopped keeps its owner.
+    """Continue a run from its last checkpoint, as a job; with `epochs`, until this many are done. A job that was stopped keeps its owner.
 
     More epochs than planned extend it: the learning rate follows its schedule stretched over all epochs, the new ones included.
     """

@@ -38,7 +38,7 @@ MEASURE = 5.0  # seconds between two measurements of GPU memory
 ATTEMPTS = 3  # of a job whose process is killed
 KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # by somebody, not by an error of the program
 
-Watcher = Callable[[JobRecord, str], None]  # is told "started" and "ended"
+Watcher = Callable[[JobRecord, str], None]  # called with "started" and "ended"
 
 
 def ignore(job: JobRecord, what: str) -> None:
@@ -70,7 +70,7 @@ class Runner:
         """Run jobs until none can run any more; with `stay`, also those that are submitted later, until interrupted.
 
         When it is interrupted or terminated, the jobs it started stop with a checkpoint and wait in the queue again. When `ended` is
-        set, it returns, and the jobs it started go on.
+        set, it returns, and the jobs it started continue.
         """
         ended = ended or threading.Event()
         with self.serving():
@@ -108,7 +108,7 @@ class Runner:
         return bool(active or started or (startable and self._planned[1] is None))
 
     def collect(self) -> None:
-        """Wait for the processes whose jobs have ended; the others go on."""
+        """Reap the processes whose jobs have ended; the others continue."""
         for folder, process in self._processes.items():
             if JobRecord(folder).state.has_ended:
                 process.wait()

@@ -1,4 +1,4 @@
-"""Submitting jobs: settings are checked before a job is added, so that what is wrong is known at once and not when its turn comes."""
+"""Submitting jobs: settings are checked before a job is added, so that mistakes are reported at once and not when the job starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All jobs of a queue as one look at the disk finds them. Jobs that have ended are read once: their files are only asked for changes."""
+"""All jobs of a queue, read from disk at once. Jobs that have ended are read once; afterwards only the time stamps of their files are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep has found: importance of settings and parallel coordinates, as JSON and as a page."""
+"""Results of a sweep: importance of settings and parallel coordinates, as JSON and as a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search of a sweep: asks for trials, starts them, reports their epochs, stops the worse ones, and tells how each ended."""
+"""The search of a sweep: asks Optuna for trials, starts them, reports their epochs, stops unpromising ones, and reports how each ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SweepSearch:
             time.sleep(POLL)
 
     def _recover(self, jobs: TrialJobs) -> None:
-        """Complete the rows of trials whose end was told to the study, and not written any more."""
+        """Complete the rows of trials whose end was reported to the study but not written to disk."""
         for trial in self.study.trials():
             number = trial.number + 1
             found = None if self._before(number).has_ended or not trial.state.is_finished() else jobs.find(number)
@@ -75,7 +75,7 @@ class SweepSearch:
         return any(not now.is_interrupted for now in self.active.values())
 
     def _fill(self, jobs: TrialJobs) -> bool:
-        """Start trials until so many run as should; whether any was."""
+        """Start trials until the wanted number is running; returns whether any was started."""
         begun = False
         while sum(now.is_active for now in self.active.values()) < self.record.plan.jobs:
             asked = self.study.ask()

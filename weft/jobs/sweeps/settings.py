@@ -86,7 +86,7 @@ class SweepPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a sweep that goes on has in common with its beginning: all but how many trials there are, how many at a time, and where."""
+        """The settings that a continued sweep shares with its beginning: all except the number of trials, how many run at a time, and where."""
         names = [metric.name for metric in self.metrics]
         return {"settings": dict(self.texts), "metrics": names, "sampler": self.sampler, "pruner": self.pruner}
 
@@ -132,7 +132,7 @@ def checked_sweep(given: Mapping[str, Any]) -> SweepPlan:
     wanted = {name: value for name, value in given.items() if name not in (*SWEEP, "name", "runs", "json")}
     source = data_path(str(wanted["data"])) if wanted.get("data") is not None else None
     if source is not None:
-        wanted["data"] = str(source.absolute())  # it may go on from another folder
+        wanted["data"] = str(source.absolute())  # it may be continued from another folder
     space, fixed = search_space(WHERE, wanted)
     if not space:
         raise UserError("weft sweep", "a setting with several values is required, got none. Write rate=log:1e-4..1e-1 or batch=32,64.")  # fmt: skip

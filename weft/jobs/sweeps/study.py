@@ -1,7 +1,7 @@
 """The search of a sweep: Optuna chooses the settings of the next trial and says which trials to stop.
 
-The study is in Optuna's storage, and only the process that searches writes to it: trials are plain trainings that do not know about it. All that has been
-asked, reported and told is on disk, so a search that was killed goes on with the same study.
+The study is in Optuna's storage, and only the process that searches writes to it: trials are plain trainings that do not know about it. All trials
+and their values are on disk, so a search that was killed continues with the same study.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class SweepResult:
 def sweep(given: Mapping[str, Any], listener: SweepListener | None = None, runner: bool = True) -> SweepResult:
     """Search the settings that have several values: those of a training, and those of the sweep (trials, jobs, sampler, ...).
 
-    A sweep that was begun with the same settings goes on, also with more trials. With `runner`, this process runs the queue of jobs while no other one does.
+    A sweep that was started with the same settings is continued, also with more trials. With `runner`, this process runs the queue of jobs while no other one does.
     """
     return continue_sweep(opened_sweep(given), listener, runner)
 
@@ -78,7 +78,7 @@ def opened_sweep(given: Mapping[str, Any]) -> SweepRecord:
 def reopened_sweep(
     runs: str | Path, name: str, trials: int | None = None, jobs: int | None = None, cluster: str | None = None
 ) -> SweepRecord:
-    """A sweep by its name, to go on with it; one that runs on a cluster also at another address."""
+    """A sweep by its name, to continue it; one that runs on a cluster also at another address."""
     known = find_sweep(runs, name)
     found = replace(known, plan=with_counts(known.plan, trials, jobs))
     if cluster is not None:
@@ -129,8 +129,8 @@ def _check_place(known: SweepRecord, cluster: ClusterPlan | None) -> None:
     if (known.plan.cluster is None) == (cluster is None) or not known.trials():
         return
     if cluster is None:
-        raise UserError("weft sweep", f"the sweep {known.name!r} was begun on a cluster. Add cluster={known.plan.cluster and known.plan.cluster.address}, or give another name=.")  # fmt: skip
-    raise UserError("weft sweep", f"the sweep {known.name!r} was begun without a cluster. Leave cluster= out, or give another name=.")  # fmt: skip
+        raise UserError("weft sweep", f"the sweep {known.name!r} was started on a cluster. Add cluster={known.plan.cluster and known.plan.cluster.address}, or give another name=.")  # fmt: skip
+    raise UserError("weft sweep", f"the sweep {known.name!r} was started without a cluster. Leave cluster= out, or give another name=.")  # fmt: skip
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

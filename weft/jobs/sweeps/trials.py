@@ -46,7 +46,7 @@ class TrialStatus:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether it was paused or terminated by somebody: it has not ended, and goes on when it is resumed."""
+        """Whether it was paused or terminated: it has not ended, and continues when it is resumed."""
         return self.state == STOPPED and self.why not in (PRUNED, CANCELLED)
 
     @property
@@ -105,7 +105,7 @@ class QueuedTrials:
 
     @contextmanager
     def serving(self) -> Iterator[QueuedTrials]:
-        """Inside, trials run. When it is left by an error or a signal, they stop with a checkpoint until the search goes on."""
+        """Inside, trials run. When it is left by an error or a signal, they stop with a checkpoint until the search continues."""
         with self._stack:
             try:
                 yield self

@@ -53,7 +53,7 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.post("/{name}/resume")
     def resume(name: str, request: Request) -> dict[str, Any]:
-        """Go on with a cross-validation that was paused, stopped or has failed; also with one that a command has begun."""
+        """Continue a cross-validation that was paused, was stopped or has failed; also one that a command started."""
         job = continue_folds(studio.queue, name, submitter(studio, request))
         studio.feed.refresh_soon()
         return {"number": job.number, "message": f"{name} goes on as soon as there is room."}

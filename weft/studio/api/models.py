@@ -63,7 +63,7 @@ class NewJobs(BaseModel):
 
 
 class JobEvents(BaseModel):
-    """Events of a job from a place on; `next` is the place to go on from, `ended` whether nothing more will come."""
+    """Events of a job from a place on; `next` is the position to continue from, `ended` whether the stream is complete."""
 
     events: list[dict[str, Any]]
     next: int

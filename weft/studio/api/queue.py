@@ -36,7 +36,7 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.post("/pause")
     def pause() -> dict[str, Any]:
-        """Start no job any more; those that run go on."""
+        """Start no more jobs; running ones continue."""
         studio.queue.pause_all()
         studio.feed.refresh_soon()
         return {"paused": True, "message": "No job starts until the queue is resumed. Running ones go on."}

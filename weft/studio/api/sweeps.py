@@ -84,7 +84,7 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.post("/{name}/resume")
     def resume(name: str, request: Request, wanted: ContinuedSweep | None = None) -> dict[str, Any]:
-        """Go on with a sweep that was paused, stopped or has failed, or search more trials."""
+        """Continue a sweep that was paused, was stopped or has failed, or search more trials."""
         job = resume_sweep(studio.queue, name, (wanted or ContinuedSweep()).trials, submitter(studio, request))
         studio.feed.refresh_soon()
         return {"number": job.number, "message": f"{name} goes on as soon as there is room."}

@@ -149,7 +149,7 @@ class EventStream:
         return f"id: {self.epoch}-{place}\nevent: {type}\ndata: {json.dumps({'why': why})}\n\n"
 
     def _place(self, last_id: str) -> int | None:
-        """Where a client that comes back goes on; None if it is new or what it has missed is gone."""
+        """The position from which a reconnecting client continues; None if it is new, or if the events that it missed are gone."""
         epoch, _, number = last_id.rpartition("-")
         if epoch != self.epoch or not number.isdigit() or int(number) > self._number:
             return None

@@ -198,7 +198,7 @@ class ExplainedNetworks:
         self._lock = threading.Lock()
 
     def get(self, networks: LoadedNetworks, folder: Path, checkpoint: str = "best") -> ExplainedNetwork:
-        """The network of a run with the weights of a checkpoint; one whose weights were loaded again begins anew."""
+        """The network of a run with the weights of a checkpoint; a new one, without results, if its weights were loaded again."""
         loaded = networks.get(folder, checkpoint)
         with self._lock:
             known = self._known.get((folder, checkpoint))

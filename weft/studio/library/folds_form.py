@@ -9,11 +9,12 @@ from typing import Any
 
 from ...errors import UserError, WeftError
 from ...jobs.definitions import network_facts
-from ...jobs.folds.jobs import FOLDS_SETTING, checked_folds
+from ...jobs.folds.jobs import checked_folds
 from ...jobs.queue.job_queue import JobQueue
 from ...jobs.queue.kinds import TRAIN
 from ...jobs.queue.needs import check_device, needs_of
 from ...jobs.schema import validated
+from ...jobs.settings import FOLDS_SETTING
 from ...jobs.sweeps.search_space import sweep_size
 from .sweep_form import has_range
 from .training_fields import Field, FieldGroup

@@ -12,7 +12,7 @@ from pathlib import Path
 from ... import zoo
 from ...errors import WeftError
 from ...jobs.network_store import ImportedNetwork, NetworkStore
-from ...jobs.networks import VECTORS, WRITERS, built, vector
+from ...jobs.networks import VECTORS, WRITERS, build_network, build_vector_network
 from ...nn.module import without_values
 from ...nn.summary import Summary, summary
 from ...records import dataclass
@@ -243,9 +243,9 @@ def layers_of(name: str) -> Summary | None:
     try:
         with without_values():
             if name in VECTORS and name != "lenet_300_100":
-                model = vector(name, channels * height * width, facts.classes or 10)
+                model = build_vector_network(name, channels * height * width, facts.classes or 10)
             else:
-                model = built(name, facts.classes or 10, channels, (height, width))
+                model = build_network(name, facts.classes or 10, channels, (height, width))
             return summary(model, (1, channels, height, width))
     except WeftError:
         return None

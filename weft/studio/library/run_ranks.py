@@ -53,7 +53,7 @@ class RankStatus:
 
 
 def rank_statuses(ranks: Sequence[RankReading], is_running: bool) -> list[RankStatus]:
-    """All ranks in their order. One that runs slower than the others, or has not reported for long, is told."""
+    """All ranks in their order. Ranks that are slower than the others, or have not reported for long, are marked."""
     speeds = [one.speed for one in ranks if one.speed]
     fastest, mean = max(speeds, default=0.0), fmean(speeds) if speeds else 0.0
     newest = max((one.time for one in ranks), default=0.0)

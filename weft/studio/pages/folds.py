@@ -61,7 +61,7 @@ def _table(studio: Studio, snapshot: Snapshot) -> str:
 
 
 class FoldsParts:
-    """What is below the header, with the metric that whoever looks has chosen. It follows the feed."""
+    """What is below the header, with the metric that the viewer has chosen. It follows the feed."""
 
     def __init__(self, studio: Studio, name: str) -> None:
         self.studio, self.name, self.metric = studio, name, ""

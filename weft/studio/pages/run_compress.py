@@ -27,7 +27,7 @@ def compress_tab(studio: Studio, row: RunRow) -> None:
 
 
 class CompressTab:
-    """One compression of the run, and one of its points, chosen by whoever looks. It follows the feed."""
+    """One compression of the run, and one of its points, chosen by the viewer. It follows the feed."""
 
     def __init__(self, studio: Studio, row: RunRow) -> None:
         self.studio, self.row = studio, row

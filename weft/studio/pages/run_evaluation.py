@@ -30,7 +30,7 @@ from .run_tiles import MetricTile
 
 COLUMNS = {
     "name": "Class", "examples": "Examples", "precision": "Precision", "recall": "Recall", "f1": "F1", "average_precision": "Average precision",
-    "auc": "ROC AUC", "taken_count": "Most taken for",
+    "auc": "ROC AUC", "taken_count": "Most confused with",
 }  # fmt: skip
 SHOWN_CURVES = 4  # classes with a colour of their own
 MISTAKES = 12

@@ -68,7 +68,7 @@ def _header(studio: Studio, snapshot: Snapshot, name: str) -> str:
 
 
 class SweepParts:
-    """What is below the header, with the filter, the order and the chart that whoever looks has chosen. It follows the feed."""
+    """What is below the header, with the filter, the order and the chart that the viewer has chosen. It follows the feed."""
 
     def __init__(self, studio: Studio, name: str) -> None:
         self.studio, self.name = studio, name

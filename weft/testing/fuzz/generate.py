@@ -125,7 +125,7 @@ class Grower:
         return self.special or bool((size <= LARGEST[self.run.program.dtype]).all())
 
     def grow(self, count: int, makers: Sequence[Maker], blocks: float = 0.0) -> None:
-        """Add so many statements, or as many as come easily."""
+        """Add this many statements, or fewer if candidates keep failing."""
         for _ in range(3 * count):
             if len(self.statements) >= count:
                 return

@@ -47,7 +47,7 @@ class NetworkCosts:
         return STATES * FLOAT * self.parameters + int(batch * KEPT * self.activations)
 
     def largest_batch(self, free: int) -> int:
-        """The largest batch whose training fits into so many bytes, by the same estimate; 0 if none does."""
+        """The largest batch whose training fits into this many bytes, by the same estimate; 0 if none does."""
         left = free - STATES * FLOAT * self.parameters
         return max(0, int(left / max(1.0, KEPT * self.activations)))
 

@@ -10,7 +10,7 @@ from .plan import plan_network
 
 
 def network_from_text(text: str, input_shape: Sequence[int] | None = None, classes: int | None = None) -> nn.Module:
-    """Build a network from its text, for examples of this shape and so many classes; by default, those that the text names.
+    """Build a network from its text, for examples of this shape and this number of classes; by default, those that the text names.
 
     The text is parsed and checked, never executed. DefinitionError says what is wrong with it, and where.
 

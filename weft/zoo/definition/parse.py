@@ -70,7 +70,7 @@ def parse_network(text: str) -> Definition:
 
 
 class _NetworkParser:
-    """Collects problems and goes on, so that all of them are reported together."""
+    """Collects problems and continues, so that all of them are reported together."""
 
     def __init__(self, text: str) -> None:
         self.text, self.problems = text, list[TextProblem]()

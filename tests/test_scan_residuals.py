@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.passes.scan_residuals import recall
+from weft.compiler.passes.scan_residuals import scan_residuals
 from weft.graph import Graph
 from weft.knobs import knobs
 from weft.runtime.reference import interpret
@@ -45,7 +45,7 @@ X, W = RNG.normal(size=(6, 4, 3)).astype("float32"), RNG.normal(size=(3, 3)).ast
 @pytest.mark.parametrize("reverse", [False, True])
 def test_no_product_is_computed_again(name: str, reverse: bool) -> None:
     before = weft.make_graph(gradient(STEPS[name], reverse=reverse), X, W)
-    after = recall(before)
+    after = scan_residuals(before)
     first, later = scans(after)
     again = [n for n in later.params[0].nodes if n.op.name == "contract" and n in first.params[0].nodes]
     assert not again
@@ -65,7 +65,7 @@ def gated(h: Any, v: Any, w: Any) -> Any:
 def test_what_is_made_of_a_product_is_kept_instead() -> None:
     """The gates, which are as large as the product together: the way back has neither it nor their functions."""
     before = weft.make_graph(gradient(gated), X, W)
-    after = recall(before)
+    after = scan_residuals(before)
     first, later = scans(after)
     names = [n.op.name for n in later.params[0].nodes]
     assert "sigmoid" not in names
@@ -80,7 +80,7 @@ def test_what_is_made_of_a_product_is_kept_instead() -> None:
 def test_a_product_that_is_read_otherwise_too_is_kept_itself() -> None:
     """The way back needs its value: the cosine of it is not made of its sine."""
     before = weft.make_graph(gradient(lambda h, v, w: (weft.sin(h @ w), None)), X, W)
-    first, later = scans(recall(before))
+    first, later = scans(scan_residuals(before))
     assert products(later) < products(scans(before)[1])
     kept = first.params[0].outputs[-1]
     assert kept.op.name == "contract"
@@ -100,7 +100,7 @@ def test_second_derivatives() -> None:
 def test_a_checkpoint_is_computed_again() -> None:
     step = weft.checkpoint(lambda h, v, w: weft.tanh(h @ w + v))
     graph = weft.make_graph(gradient(lambda h, v, w: (step(h, v, w), None)), X, W)
-    assert recall(graph) == graph
+    assert scan_residuals(graph) == graph
 
 
 def test_scans_that_have_nothing_in_common_stay() -> None:
@@ -109,4 +109,4 @@ def test_scans_that_have_nothing_in_common_stay() -> None:
         return weft.scan(lambda h, v: (weft.tanh(h @ w + v), None), h, ys)[0]
 
     graph = weft.make_graph(f, X, W)
-    assert recall(graph) == graph
+    assert scan_residuals(graph) == graph
