@@ -230,6 +230,12 @@ def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:
         ({"target": "size=infx"}, "is required, got 'size=infx'"),
         ({"target": "error=+inf%"}, "is required, got 'error=\\+inf%'"),
         ({"target": "device=nonsense"}, "cannot be 'nonsense': it must be one of cpu"),
+        (
+            {"target": "device=tpu", "method": "int8"},
+            "latency can be measured is required, got tpu. Use cpu or cuda; for tpu use method=int8",
+        ),
+        ({"target": "speed=3x,device=null"}, "latency can be measured is required, got null"),
+        ({"device": "null"}, "latency can be measured is required, got null"),
         ({"method": "fixed:3"}, "fixed:4 to fixed:16 is required, got fixed:3"),
         ({"method": "share,rans", "target": "size=3x"}, "is reached by pruning"),
         ({"run": "nothing"}, "is no folder of a run"),

@@ -22,7 +22,7 @@ from ...zoo.catalogue import ALIASES, FACTS
 from ...zoo.definition import plan_network
 from ..compression.state import PACKED, is_compression
 from ..definitions import read_definition
-from ..device import on
+from ..device import profiled_on
 from ..events import Listener, Recorder, ignore_events
 from ..find import find_run, run_folders
 from ..network_store import NetworkStore
@@ -68,7 +68,7 @@ def measure(settings: Mapping[str, Any], listener: Listener = ignore_events) -> 
     """Measure calls and kernels of a run or a network, and keep the profile."""
     _check(settings)
     recorder, batch, what = Recorder(listener), settings["batch"], settings["what"]
-    with on(settings["device"]) as device:
+    with profiled_on(settings["device"]) as device:
         recorder.show("activity", text="compiling")
         subject = subject_of(settings)
         step, args = subject.step(batch, what)

@@ -30,6 +30,7 @@ from ...knobs import knobs
 from ...ops.convert import asarray
 from ...records import dataclass
 from ...runtime import device as find_device
+from ..device import profiled_on
 from .subject import ProfileSubject
 
 BATCH = 16  # examples of a step, unless said otherwise
@@ -128,6 +129,8 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
             found = ThroughputTable(())
             try:
                 # The profile uses the step of the largest batch, the last one that was made.
+                with profiled_on(name):
+                    pass
                 step = lru_cache(maxsize=1)(lambda batch: subject.step(batch, options.what))
                 found = _throughput(step, options, batches, name)
                 profiles[name] = _profile(step, options, _largest(found, batches), name)
@@ -177,7 +180,7 @@ def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptio
             "profile", "a comparison is measured on one device, got device=both. Use device=cpu or device=cuda."
         )
     batch = (options.batches or (BATCH,))[-1]
-    with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
+    with profiled_on(options.devices[0]), knobs.set(threads=options.threads or knobs.threads):
         steps = a.step(batch, options.what), b.step(batch, options.what)
         report = compare_steps(*steps, names=(a.title, b.title), rounds=rounds)
         first, second = (profile(function, *args, node_nm=options.node_nm) for function, args in steps)
@@ -230,7 +233,7 @@ def _throughput(step: Step, options: ProfileOptions, batches: Sequence[int] | No
 
 
 def _profile(step: Step, options: ProfileOptions, batch: int, device: str) -> ProgramProfile:
-    with knobs.set(device=device):
+    with profiled_on(device):
         function, args = step(batch)
         return profile(function, *args, node_nm=options.node_nm)
 
