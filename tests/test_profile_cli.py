@@ -40,7 +40,7 @@ def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, "profile", *SMALL, "batch=2", "what=train", "examples=600", "machine=tegra-x1:float16")
-    assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "notes"}
+    assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "published", "notes"}
     [(name, measured)] = found["profiles"].items()
     assert name == "cpu"
     assert {phase for layer in measured["layers"] for phase in layer["phases"]} == {"forward", "backward", "update"}

@@ -19,6 +19,7 @@ from ...insight.energy_comparison import EnergyComparison, energy_comparison
 from ...insight.machines import machine_like
 from ...insight.profile import ProgramProfile, profile
 from ...insight.profile_text import LAYERS, profile_text
+from ...insight.published_ratios import PublishedRatio, published_ratios, published_text
 from ...insight.regression import RegressionReport, compare_steps
 from ...insight.roofline_plot import roofline_svg
 from ...insight.side_by_side import MachineRow, check_machines, machine_text, side_by_side
@@ -70,6 +71,16 @@ class ProfileReport:
     machines: tuple[MachineRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def network(self) -> str:
+        """The name of the network, without its sizes."""
+        return self.title.partition(" for ")[0]
+
+    @property
+    def published(self) -> tuple[PublishedRatio, ...]:
+        """What was published of the machines that it was projected to."""
+        return published_ratios(self.machines, self.network)
+
     def text(self, rows: int = LAYERS) -> str:
         """The report as text; `rows` limits the table of layers."""
         parts = [f"{self.title}, {self.what}, batch {self.batch}"]
@@ -77,6 +88,8 @@ class ProfileReport:
         parts.append(f"throughput\n{self.throughput}")
         if self.machines:
             parts.append(f"machines, batch {self.batch}\n{machine_text(self.machines)}")
+        if self.published:
+            parts.append(published_text(self.published, self.network, self.batch))
         parts += [f"note: {note}" for note in self.notes]
         return "\n\n".join(parts)
 
@@ -89,6 +102,7 @@ class ProfileReport:
             "profiles": {name: json.loads(found.to_json()) for name, found in self.profiles.items()},
             "throughput": self.throughput.to_dict(),
             "machines": [row.to_dict() for row in self.machines],
+            "published": [one.to_dict() for one in self.published],
             "notes": list(self.notes),
         }
 
