@@ -305,7 +305,19 @@ def test_projected_ratios_beside_those_that_were_published() -> None:
     assert tegra.projected_efficiency == pytest.approx(5)
     text = published_text([titan], "alexnet", 128)
     [line] = [line for line in text.splitlines() if line.startswith("titan-x")]
-    assert line.split() == ["titan-x", "/", "xeon-e5-2698-v3", "6.8x", "5.0x", "-26%", "4.4x", "2.5x", "-44%", "-26%", "-24%"]
+    assert line.split() == [
+        "titan-x",
+        "/",
+        "xeon-e5-2698-v3",
+        "6.8x",
+        "5.0x",
+        "-26%",
+        "4.4x",
+        "2.5x",
+        "-44%",
+        "-26%",
+        "-24%",
+    ]
     assert "published for alexnet at batch 128: NVIDIA" in text
     assert published_ratios(rows, "lenet5") == ()
     assert published_ratios([replace(one, batch=3) for one in rows], "alexnet") == ()
