@@ -64,6 +64,11 @@ def test_threads_that_wait_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> N
     roof = Roof(1e12, 1e11)
     assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.6).limit == "waiting"
     assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.4).limit == "memory"
+    for weights, larger in ((0.1, False), (0.9, True)):
+        found = bound_of("conv 5x5", 1e-3, 1e6, 1e8, 1e-4, "float32", roof, weights=weights * 1e8)
+        assert (found.limit, "larger batch" in found.advice) == ("memory", larger), (
+            "which reuses weights, not activations"
+        )
     near = bound_of("add", 1e-3, 1e6, 1e8, 0.9e-3, "float32", roof, waiting=0.6)
     assert near.limit == "memory", "what is near the roof does not wait"
     clocked = runtime_profile._IsolatedRun.seconds
