@@ -230,6 +230,12 @@ def test_a_compression_is_a_job_of_the_queue(runs: Path) -> None:
         ({"target": "size=infx"}, "is required, got 'size=infx'"),
         ({"target": "error=+inf%"}, "is required, got 'error=\\+inf%'"),
         ({"target": "device=nonsense"}, "cannot be 'nonsense': it must be one of cpu"),
+        (
+            {"target": "device=tpu", "method": "int8"},
+            "latency can be measured is required, got tpu. Use cpu or cuda; for tpu use method=int8",
+        ),
+        ({"target": "speed=3x,device=null"}, "latency can be measured is required, got null"),
+        ({"device": "null"}, "latency can be measured is required, got null"),
         ({"method": "fixed:3"}, "fixed:4 to fixed:16 is required, got fixed:3"),
         ({"method": "share,rans", "target": "size=3x"}, "is reached by pruning"),
         ({"run": "nothing"}, "is no folder of a run"),
@@ -284,6 +290,10 @@ def test_methods_that_change_layers_give_runs_like_any_other(
     state = read_state(folder)
     (point,) = state["points"]
     assert point["ratio"] > 3
+    assert 0 < point["joules"] < 0.5 * state["original"]["joules"], "fewer operations, on bytes"
+    call = weft.profile(weft.jit(weft.load(folder / "packed.weft").eval()), np.zeros((1, 1, 8, 8), np.uint8))
+    assert point["joules"] == pytest.approx(call.total.joules), "of one example"
+    assert "<th class=number>energy, modelled</th>" in (folder / "compression.html").read_text()
     assert [row["name"] for row in point["layers"]] == [row["name"] for row in state["original"]["layers"]]
     assert sum(row["before"] for row in point["layers"]) == sum(row["before"] for row in state["original"]["layers"])
     assert cli.main(["eval", str(folder), "split=validation", "json=true"]) == 0
@@ -298,7 +308,9 @@ def test_methods_that_change_layers_give_runs_like_any_other(
     assert not any(tensor.ndim > 1 for name, tensor in network.named_tensors().items() if name not in integers)
     assert "int32" in network.graph_text("eval"), "the run computes with them: products of int8 are summed in int32"
     assert cli.main(["compress", str(folder), "--report"]) == 0
-    assert "layers.1.layers.1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "layers.1.layers.1" in said
+    assert re.search(r"energy of one example, modelled: [\d.]+ [un]J, of the original [\d.]+ uJ", said)
     both = [read_predictions(runs / "classify" / name) for name in ("base", "rewritten")]
     assert comparable([one for one in both if one is not None]), "both were measured on the same examples"
     assert [one.split for one in both if one is not None] == ["test", "test"]

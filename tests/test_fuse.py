@@ -364,6 +364,21 @@ def residual_steps(depth: int) -> weft.graph.Graph:
     return weft.make_graph(weft.grad(loss, argnums=tuple(range(1, depth + 1))), image, *(filters,) * depth)
 
 
+def test_what_a_convolution_by_loops_reads_is_made_once() -> None:
+    """It reads each element for every tap and channel: the first layer of an int8 network prepared its image again for each."""
+
+    def stored_by(f: F, dtype: str) -> list[str]:
+        program = program_of(f, np.ones((1, 1, 28, 28), dtype), np.ones((20, 1, 5, 5), dtype))
+        return [n.op.name for k in program.kernels for n in k.outputs]
+
+    def quantized(x: Any, w: Any) -> Any:
+        return weft.conv(weft.astype(weft.round(100 * weft.tanh(weft.astype(x, "float32"))), "int8"), w, dtype="int32")
+
+    assert stored_by(quantized, "int8") == ["cast", "permute"]
+    assert stored_by(lambda x, w: weft.conv(100 * weft.tanh(x), w, algorithm="LOOPS"), "float32") == ["mul", "permute"]
+    assert stored_by(lambda x, w: weft.conv(x, w, dtype="int32"), "int8") == ["permute"], "a conversion costs nothing"
+
+
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_bytes_of_a_residual_network_grow_with_its_depth(device: str) -> None:
     """And not with its square: no block reads the gradients of all blocks behind it."""

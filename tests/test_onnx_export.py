@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import weft
-from weft import TensorSpec, nn, zoo
+from weft import TensorSpec, compress, nn, zoo
 from weft.ops import window as primitives
 from weft.testing import generator
 from weft.tree import flatten
@@ -347,6 +347,27 @@ def test_rectifying_unsigned_integers_is_written_by_plain_ops(tmp_path: Path) ->
         "LessOrEqual",
         "Where",
     ]
+
+
+@pytest.mark.parametrize("narrow", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("wide", ["float16", "float32", "float64"])
+def test_conversions_to_narrow_integers_saturate(tmp_path: Path, wide: str, narrow: str) -> None:
+    """As in weft: ONNX leaves open what a Cast makes of numbers beyond the range, and runtimes wrap them around."""
+    x = np.array([-6e4, -300.0, -129.0, -1.7, 0.0, 1.5, 127.6, 128.0, 255.9, 256.0, 3e4, 6e4], wide)
+    spec = TensorSpec(("n",), wide)
+    exported(tmp_path / "cast.onnx", lambda x: weft.astype(x, narrow), spec, (x,))
+    exported(tmp_path / "rounded.onnx", lambda x: weft.astype(weft.round(x), narrow), spec, (x,))
+
+
+def test_an_int8_network_saturates_as_in_weft(tmp_path: Path) -> None:
+    """Its rectifiers are the lower end of int8."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5)).eval()
+    x = draw(16, 2, 6, 6)
+    compress.int8(model, x)
+    network = compress.to_int8(model)
+    proto = exported(tmp_path / "int8.onnx", network, TensorSpec(("batch", 2, 6, 6)), (3 * x,), (x[:1],))
+    assert op_types(proto).count("QuantizeLinear") == 2
+    assert {"ConvInteger", "MatMulInteger"} <= set(op_types(proto))
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

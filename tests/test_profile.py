@@ -15,7 +15,8 @@ from weft.insight import Figure, ProgramProfile, machine, measured_machine, prof
 from weft.insight.bounds import bound_of
 from weft.insight.layer_profile import KernelProfile
 from weft.insight.projection import USUAL, parse_machines
-from weft.insight.side_by_side import check_machines, machine_text
+from weft.insight.published_ratios import published_ratios, published_text
+from weft.insight.side_by_side import MachineRow, check_machines, machine_text
 from weft.insight.start_cost import StartCost
 from weft.knobs import knobs
 from weft.runtime import profile as runtime_profile
@@ -63,6 +64,11 @@ def test_threads_that_wait_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> N
     roof = Roof(1e12, 1e11)
     assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.6).limit == "waiting"
     assert bound_of("add", 1e-3, 1e6, 1e6, 1e-5, "float32", roof, waiting=0.4).limit == "memory"
+    for weights, larger in ((0.1, False), (0.9, True)):
+        found = bound_of("conv 5x5", 1e-3, 1e6, 1e8, 1e-4, "float32", roof, weights=weights * 1e8)
+        assert (found.limit, "larger batch" in found.advice) == ("memory", larger), (
+            "which reuses weights, not activations"
+        )
     near = bound_of("add", 1e-3, 1e6, 1e8, 0.9e-3, "float32", roof, waiting=0.6)
     assert near.limit == "memory", "what is near the roof does not wait"
     clocked = runtime_profile._IsolatedRun.seconds
@@ -284,6 +290,42 @@ def test_machines_side_by_side(trained: ProgramProfile) -> None:
     assert "projected" in text
     assert "250 limit" in text
     assert "999" in text
+
+
+def test_projected_ratios_beside_those_that_were_published() -> None:
+    """NVIDIA 2015, AlexNet: a Titan X beats a Xeon in efficiency, and a Tegra X1 in float16 beats a Core i7 by 11.5 times."""
+
+    def row(name: str, seconds: float, watts: float, format: str = "float32", batch: int = 128) -> MachineRow:
+        return MachineRow(name, name, "projected", format, batch, seconds, "compute", watts, "limit")
+
+    here = replace(row("titan-x", 1.0, 1.0), how="measured")
+    rows = [row("xeon-e5-2698-v3", 1.0, 100.0), row("core-i7-6700k", 1.0, 50.0), row("titan-x", 0.2, 200.0), row("tegra-x1", 2.0, 5.0, "float16"), here]  # fmt: skip
+    found = {one.machines: one for one in published_ratios(rows, "alexnet")}
+    assert len(found) == 6, "each pair once"
+    titan = found["titan-x", "xeon-e5-2698-v3"]
+    assert (titan.speed, titan.efficiency) == (pytest.approx(3216 / 476), pytest.approx(3216 / 476 / (227 / 149)))
+    assert (titan.projected_speed, titan.projected_efficiency) == (pytest.approx(5), pytest.approx(2.5))
+    tegra = found["tegra-x1:float16", "core-i7-6700k"]
+    assert tegra.efficiency == pytest.approx(11.5, rel=0.02)
+    assert tegra.projected_efficiency == pytest.approx(5)
+    text = published_text([titan], "alexnet", 128)
+    [line] = [line for line in text.splitlines() if line.startswith("titan-x")]
+    assert line.split() == [
+        "titan-x",
+        "/",
+        "xeon-e5-2698-v3",
+        "6.8x",
+        "5.0x",
+        "-26%",
+        "4.4x",
+        "2.5x",
+        "-44%",
+        "-26%",
+        "-24%",
+    ]
+    assert "published for alexnet at batch 128: NVIDIA" in text
+    assert published_ratios(rows, "lenet5") == ()
+    assert published_ratios([replace(one, batch=3) for one in rows], "alexnet") == ()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from weft.jobs.prediction.predictor import Predictor
 from weft.jobs.profiles import report as module
 from weft.jobs.profiles.report import ProfileOptions, profile_report
 from weft.jobs.profiles.subject import find_subject
+from weft.runtime import device as find_device
 
 SMALL = ["mlp", "size=8", "classes=3", "seconds=0"]  # little to compile
 
@@ -39,7 +40,7 @@ def test_everything_as_text_with_files(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_training_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, "profile", *SMALL, "batch=2", "what=train", "examples=600", "machine=tegra-x1:float16")
-    assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "notes"}
+    assert found.keys() == {"subject", "what", "batch", "profiles", "throughput", "machines", "published", "notes"}
     [(name, measured)] = found["profiles"].items()
     assert name == "cpu"
     assert {phase for layer in measured["layers"] for phase in layer["phases"]} == {"forward", "backward", "update"}
@@ -83,6 +84,7 @@ def test_a_device_that_is_missing_is_noted_beside_another(
 
 def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.DEVICES, "both", ("cpu", "reference"))
+    monkeypatch.setattr(find_device("reference"), "has_kernels", True)
     plain = module.profile
 
     def lost(*args: Any, **kwargs: Any) -> Any:
@@ -104,6 +106,18 @@ def test_a_device_that_is_lost_while_it_is_profiled(monkeypatch: pytest.MonkeyPa
     report = profile_report(find_subject("perceptron"), options)
     assert (report.profiles, report.machines, len(report.throughput.rows)) == ({}, (), 1)
     assert "100 ms" in str(report), "what was measured before is shown"
+
+
+@pytest.mark.parametrize("device", ["null", "reference"])
+@pytest.mark.parametrize("words", [SMALL, [*SMALL, "against=mlp"], ["data=digits"]], ids=" ".join)
+def test_a_device_without_kernels_is_not_profiled(
+    device: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its times would be those of the CPU's kernels, beside calls that take another time."""
+    assert main(["profile", *words, f"device={device}"]) == 2
+    assert (
+        f"[profile] a device that runs kernels is required, got {device}. Use cpu or cuda." in capsys.readouterr().err
+    )
 
 
 def test_one_layer_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

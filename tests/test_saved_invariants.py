@@ -5,6 +5,8 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.errors import Scope, in_scope
+from weft.graph.node import constant
 from weft.saved.dimensions import expression, sample_sizes
 
 
@@ -209,3 +211,20 @@ def test_a_tensor_that_is_changed_is_passed_once(tmp_path):
     assert x.tolist() == [2.0] * 3
     with pytest.raises(weft.UserError, match="required once, got it as two arguments"):
         again(x, x)
+
+
+def test_a_file_does_not_depend_on_what_else_is_alive(tmp_path):
+    """Equal constants are one node: a layer that was traced before gives no constant of this one its name."""
+
+    class Shifted(nn.Module):
+        def forward(self, x):
+            return x + 0.4375
+
+    with in_scope(Scope(path="another", kind="Layer")):
+        held = constant(0.4375, weft.float32, X.shape)
+    assert held.source.scope.path == "another"
+    weft.save(tmp_path / "net.weft", nn.Sequential(Shifted()), X, dynamic=False)
+    text = weft.load(tmp_path / "net.weft").graph_text("eval")
+    assert "value=0.4375" in text
+    assert "another" not in text
+    assert "add(x0, v0)  # float32[4, 3] @ layers.0 Shifted" in text

@@ -115,6 +115,20 @@ def test_the_front_and_the_target_are_drawn_where_they_belong() -> None:
     assert compression_chart(CompressionView("waiting", {}, "small")) is None
 
 
+def test_the_energy_of_points_is_shown_beside_the_original() -> None:
+    view = view_of(point(1, 8000, 0.03, joules=2e-5), point(2, 4000, 0.03, joules=6.9e-5))
+    assert compression_chart(view, "joules") is None, "a compression from before energies were modelled"
+    assert "Weights kept" in [tile.title for tile in compression_tiles(view, view.points[0])]
+    view.original["joules"] = 7e-5
+    chart = compression_chart(view, "joules")
+    assert chart is not None
+    assert chart.x_ticks[0][1].endswith("µJ")
+    assert [dot.number for dot in chart.dots if dot.is_front] == [1]
+    told = {p["number"]: next(tile for tile in compression_tiles(view, p) if tile.title == "Energy, modelled") for p in view.points}  # fmt: skip
+    assert (told[1].number, told[1].unit, told[1].context, told[1].tone) == ("20.0", "µJ", "3.5 times less", "up")
+    assert (told[2].context, told[2].tone) == ("70.0 µJ before", "")
+
+
 def test_points_are_judged_by_what_was_asked() -> None:
     points = point(1, 8000, 0.01), point(2, 4000, 0.025), point(3, 2000, 0.2)
     swept = view_of(*points)
@@ -226,10 +240,26 @@ def test_points_appear_while_the_page_is_open_and_one_is_kept(server: LocalStudi
         page.get_by_text("layers.1", exact=True).wait_for()
 
         with one_writer(made):  # it runs again, and measures a third point
-            write_state(made, state_of(base, point(1, 8000, 0.01), point(2, 4000, 0.025), point(3, 2000, 0.2)))
+            layers = [{**LAYER, "name": name} for name in ("layers.1", "biases and others")]
+            write_state(
+                made, state_of(base, point(1, 8000, 0.01, layers=layers), point(2, 4000, 0.025), point(3, 2000, 0.2))
+            )
             page.locator("#dot-3").wait_for()
             page.get_by_role("link", name="Compressing").wait_for()
         assert page.get_by_role("heading", name="Layers at point 1").count() == 1, "what was chosen stays chosen"
+
+        bars, card = (
+            page.locator(name).first.bounding_box() for name in (".cshare", "section[aria-label^='Layers at']")
+        )
+        assert bars["x"] + bars["width"] <= card["x"] + card["width"] - 15, "the last column is not cut off"
+        page.set_viewport_size({"width": 390, "height": 844})
+        for number in (1, 2, 3):
+            page.locator(f"#dot-{number}").focus()
+            page.keyboard.press("Tab")
+            page.keyboard.press("Shift+Tab")  # the tip of a dot is shown when a key moved the focus
+            tip = page.locator(f"#dot-{number} .ctip").bounding_box()
+            assert 0 <= tip["x"] <= 390 - tip["width"], f"the tip of point {number} is on the screen"
+        page.set_viewport_size({"width": 1280, "height": 900})
 
         page.fill("#f-target", "size=no")
         page.get_by_text("A target such as target=size=20x").wait_for()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +35,14 @@ TRACE = {
         {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "main thread"}},
         SLICE | {"name": "call 1 on cpu", "cat": "user", "ts": 0, "dur": 9000},
         SLICE | {"name": "call 2 on cpu", "cat": "user", "ts": 10_000, "dur": 4000},
-        SLICE | {"name": "conv1", "cat": "layer", "ts": 10_000, "dur": 2000},
-        SLICE | {"name": "conv 3x3", "cat": "kernel", "ts": 10_000, "dur": 1900, "args": {"layer": "network.conv1", "FLOP": 2e6, "bytes": 1e3}},
+        SLICE | {"name": "network.body.conv1", "cat": "layer", "ts": 10_000, "dur": 2000},  # as in a saved int8 network
+        SLICE | {"name": "conv 3x3", "cat": "kernel", "ts": 10_000, "dur": 1900, "args": {"layer": "network.body.conv1", "FLOP": 2e6, "bytes": 1e3}},
         SLICE | {"name": "matmul", "cat": "kernel", "ts": 12_000, "dur": 1000, "args": {"layer": "fc"}},
-        SLICE | {"name": "tiny", "cat": "kernel", "ts": 13_500, "dur": 1},
+        SLICE | {"name": "tiny", "cat": "kernel", "ts": 13_400, "dur": 5},
+        SLICE | {"name": "tiniest", "cat": "kernel", "ts": 13_500, "dur": 1},
     ]
 }  # fmt: skip
+BOX = re.compile(r"pslice c-layer.{0,300}?&gt;(\w+)&lt;/button")
 MORE_BATCH = "A larger batch reuses the weights that it reads."
 
 
@@ -252,10 +255,11 @@ def test_the_timeline_of_the_shortest_call():
     [lane] = found.lanes
     assert (lane.name, lane.depth) == ("main thread", 2)
     boxes = {box.name: box for box in lane.boxes}
-    assert (boxes["conv1"].depth, boxes["conv 3x3"].depth, boxes["matmul"].depth) == (0, 1, 0)
+    assert (boxes["network.body.conv1"].depth, boxes["conv 3x3"].depth, boxes["matmul"].depth) == (0, 1, 0)
     assert (boxes["matmul"].left, boxes["matmul"].width) == (0.5, 0.25)
-    assert boxes["conv 3x3"].note == "conv 3x3, 1.90 ms, network.conv1, 2.00 MFLOP, 1.00 kB"
-    assert found.layers == ("conv1", "network.conv1", "fc")
+    assert boxes["conv 3x3"].note == "conv 3x3, 1.90 ms, network.body.conv1, 2.00 MFLOP, 1.00 kB"
+    assert boxes["tiny"].note == "tiny, 5.00 µs"
+    assert found.layers == ("network.body.conv1", "fc")
     assert next(text for _, text in timeline_ticks(found)) == "0"
     assert call_timeline({"traceEvents": []}) is None
 
@@ -264,6 +268,7 @@ def test_the_tab_has_the_timeline_or_says_why_not(server: LocalStudio):
     page = server.web.get("/runs/classify/base?tab=profile").text
     assert "Timeline of one call" in page
     assert "matmul, 1.00 ms, fc" in page
+    assert "conv1" in BOX.findall(page), "layers are called as in the table"
     folder = run_profiles(server.runs / "classify" / "base")
     newest = folder / f"{stored_profiles(folder)[0].id}.trace.json"
     before = newest.read_text()
@@ -353,8 +358,8 @@ def test_bars_are_as_long_as_the_energy_and_say_what_moved() -> None:
     assert (first.energy, first.share, sum(part.width for part in first.parts)) == ("20.0 µJ", "", pytest.approx(100))
     assert (int8.share, int8.is_less, int8.own_program, int8.computes_in) == ("30 %", True, False, "int8")
     assert [(part.group, pytest.approx(part.width)) for part in int8.parts] == [("arithmetic", 5), ("register", 10), ("dram", 15)]  # fmt: skip
-    assert moved_text(forms(), "int8") == [("DRAM", "−9.00 µJ (-75 %)", True), ("arithmetic", "−3.00 µJ (-75 %)", True), ("registers", "−2.00 µJ (-50 %)", True)]  # fmt: skip
-    assert moved_text(forms(), "base-small-1") == [("DRAM", "−3.00 µJ (-25 %)", True), ("cache", "+1.00 µJ", False)]
+    assert moved_text(forms(), "int8") == [("DRAM", "−9.00 µJ (−75 %)", True), ("arithmetic", "−3.00 µJ (−75 %)", True), ("registers", "−2.00 µJ (−50 %)", True)]  # fmt: skip
+    assert moved_text(forms(), "base-small-1") == [("DRAM", "−3.00 µJ (−25 %)", True), ("cache", "+1.00 µJ", False)]
     assert layer_energies(forms(), "int8") == [("conv1", "16.0 µJ", "5.00 µJ", pytest.approx(0.3125)), ("fc", "4.00 µJ", "1.00 µJ", 0.25)]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..compress.layer_sizes import CompressionReport, LayerSize
 from ..errors import UserError
+from ..insight.profile_text import amount
 from ..jobs.compression.compress import compress as compress_run
 from ..jobs.compression.settings import COMPRESSION, method_of
 from ..jobs.compression.state import PACKED, is_compression, keep_point, read_state
@@ -21,7 +22,7 @@ def compress(words: Sequence[str]) -> None:
 
     Weights are pruned in steps with retraining in between, then shared (each becomes one of a few trained values), then entropy coded. The
     result is a new run with the packed program in packed.weft; the original is not changed. Without a target, several densities are swept
-    and compression.html shows size, error and latency of each.
+    and compression.html shows size, error, latency and modelled energy of each.
 
       weft compress RUN target=error=+0.1%    prune as far as the error allows
       weft compress RUN target=speed=3x       remove channels until it is fast enough
@@ -66,3 +67,7 @@ def _print_report(folder: Path, in_json: bool) -> None:
         f"\n{folder / PACKED}: {point['bytes']:,} bytes with the program, {point['ratio']:.1f}x smaller; "
         f"error {100 * point['error']:.2f} %, of the original {100 * original['error']:.2f} %"
     )
+    if point.get("joules") and original.get("joules"):
+        print(
+            f"energy of one example, modelled: {amount(point['joules'])}J, of the original {amount(original['joules'])}J"
+        )

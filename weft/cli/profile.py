@@ -59,7 +59,7 @@ KNOWN = {
     "length": Setting(count, None, "sequence length in tokens; default: 128", "workload"),
     "seconds": Setting(not_negative, 1.0, "time to measure each batch size for", "workload"),
     "data": Setting(str, None, "dataset: report whether loading it is the bottleneck of training, instead", "workload"),
-    "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu", "hardware"),
+    "device": Setting(_device, None, "cpu, cuda, cuda:1, ... or both; default: WEFT_DEVICE or cpu", "hardware", nothing=("none",)),
     "threads": Setting(count, None, "number of threads; default: all cores", "hardware"),
     "precision": Setting(str, None, "mixed precision: float32, float16 or bfloat16", "hardware", ("float32", "float16", "bfloat16")),
     "machine": Setting(str, None, "machines to project to, such as titan-x,tegra-x1:float16,here (number format after the colon; here is measured)", "cost and energy"),

@@ -26,7 +26,7 @@ from typing import Any
 from ..dtypes import DTYPES, DType
 from ..errors import Scope, UserError, in_scope
 from .graph import VIEWS, Graph
-from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
+from .node import CONST, OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
@@ -95,7 +95,8 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int], laye
         arguments = [called[i] for i in node.inputs]
         arguments += [f"{key}={spell(value)}" for key, value in zip(node.op.params, node.params, strict=True)]
         comment = ", ".join(map(str, node.outputs)) or str(node.type)
-        if layers and node.source is not None and node.source.scope is not None:
+        # A constant is one node for all graphs: which layer made it first depends on what else is alive.
+        if layers and node.op is not CONST and node.source is not None and node.source.scope is not None:
             comment += _layer_text(node.source.scope)
         lines.append(f"    {called[node]} = {node.op.name}({', '.join(arguments)})  # {comment}")
     results = "".join(f"{called[o]}, " for o in graph.outputs).rstrip()

@@ -115,7 +115,7 @@ def _boxes(slices: Sequence[Mapping[str, Any]], begin: float, end: float) -> Ite
 
 
 def _note(one: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    parts = [one["name"], duration(one["dur"] / 1e6)]
+    parts = [one["name"], duration(one["dur"] / 1e6).replace("us", "µs")]
     if facts.get("layer"):
         parts.append(str(facts["layer"]))
     parts += [f"{amount(facts[name])}{unit}" for name, unit in (("FLOP", "FLOP"), ("bytes", "B")) if facts.get(name)]

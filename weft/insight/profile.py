@@ -79,7 +79,16 @@ class ProgramProfile:
         """What limits a kernel, and what would help."""
         roof = self.explanation.roof
         return bound_of(
-            one.name, one.seconds, one.flops, one.nbytes, one.least, one.format, roof, one.waiting, one.limit
+            one.name,
+            one.seconds,
+            one.flops,
+            one.nbytes,
+            one.least,
+            one.format,
+            roof,
+            one.waiting,
+            one.limit,
+            one.persistent,
         )
 
     def worst(self, most: int = 10) -> list[KernelProfile]:

@@ -19,6 +19,31 @@ def on(name: str | None) -> Iterator[Device]:
 
 
 @contextmanager
+def profiled_on(name: str | None) -> Iterator[Device]:
+    """The same for a profile: a device whose programs have no kernels is rejected."""
+    with on(name) as device:
+        if not device.has_kernels:
+            raise UserError("profile", f"a device that runs kernels is required, got {device}. Use cpu or cuda.")
+        yield device
+
+
+@contextmanager
+def timed_on(name: str | None) -> Iterator[Device]:
+    """The same where latencies are measured: a device whose time no clock can measure is rejected."""
+    with on(name) as device:
+        if device.is_modelled or not device.has_kernels:
+            raise UserError(
+                "weft compress",
+                f"a device whose latency can be measured is required, got {device}. Use cpu or cuda{_then(device)}.",
+            )
+        yield device
+
+
+def _then(device: Device) -> str:
+    return f"; for {device} use method=int8, then weft profile RUN device={device}" if device.is_modelled else ""
+
+
+@contextmanager
 def training_on(name: str | None) -> Iterator[Device]:
     """The same for a training: a device that only runs trained networks is rejected."""
     with on(name) as device:

@@ -20,10 +20,11 @@ class Setting:
     help: str
     group: str = ""
     choices: tuple[str, ...] = ()
+    nothing: tuple[str, ...] = ("none", "null")  # what stands for no value, if that is the default
 
     def parse(self, text: str) -> Any:
         """Parse a text; ValueError says what is wrong with it."""
-        if text.lower() in ("none", "null") and self.default is None:
+        if text.lower() in self.nothing and self.default is None:
             return None
         if self.choices and text not in self.choices:
             raise ValueError(f"it must be {', '.join(self.choices[:-1])} or {self.choices[-1]}")

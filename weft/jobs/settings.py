@@ -56,7 +56,9 @@ def tokenizer_name(text: str) -> str:
     return text
 
 
-DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE or cpu", "hardware")
+DEVICE = Setting(
+    device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE or cpu", "hardware", nothing=("none",)
+)  # null is a device
 JSON = Setting(flag, False, "print JSON, for programs", "output")
 
 

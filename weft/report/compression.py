@@ -1,4 +1,4 @@
-"""The page of a compression: size, error and latency of each point, and what each layer takes before and after."""
+"""The page of a compression: size, error, latency and energy of each point, and what each layer takes before and after."""
 
 from __future__ import annotations
 
@@ -65,7 +65,17 @@ def layer_picture(layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _point_table(points: Sequence[Mapping[str, Any]], original: Mapping[str, Any], chosen: int | None) -> str:
-    titles = ["point", "density", "bits", "bytes", "times smaller", "error", "latency", "times as fast"]
+    titles = [
+        "point",
+        "density",
+        "bits",
+        "bytes",
+        "times smaller",
+        "error",
+        "latency",
+        "times as fast",
+        "energy, modelled",
+    ]
     rows = [_point_cells("original", original), *(_point_cells(str(p["number"]), p) for p in points)]
     marked = [i for i, point in enumerate(points, 1) if point["number"] == chosen]
     return _table(titles, rows, marked)
@@ -76,7 +86,7 @@ def _point_cells(name: str, point: Mapping[str, Any]) -> list[str]:
     return [
         name, f"{100 * point['density']:.1f} %", "32" if name == "original" else str(point["bits"] or 32), f"{point['bytes']:,}",
         f"{point['ratio']:.1f}", _percent(point["error"]), "" if latency is None else f"{latency:.3f} ms",
-        f"{point['speed']:.1f}" if point.get("speed") else "",
+        f"{point['speed']:.1f}" if point.get("speed") else "", f"{1e6 * point['joules']:,.3g} µJ" if point.get("joules") else "",
     ]  # fmt: skip
 
 

@@ -145,6 +145,7 @@ class Device(ABC):
     is_accelerator = False  # hardware beside the CPU
     is_host_processor = False  # the processor of this machine, whose name and energy counters the system reports
     is_modelled = False  # the times of its programs are modelled: no clock can measure them
+    has_kernels = True  # False: its programs do not run the kernels that are planned, so that times say nothing
     trains = True  # False: it only runs trained networks
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use

@@ -30,6 +30,7 @@ class NullDevice(Device):
     """See the head of this file."""
 
     name = "null"
+    has_kernels = False
     ignored_settings = frozenset({"threads", "optimize", "tf32", "matmul_algorithm"})
 
     def can_compile(self, op: Op) -> bool:

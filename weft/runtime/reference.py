@@ -30,6 +30,7 @@ class ReferenceDevice(ArrayDevice):
     """See the head of this file."""
 
     name = "reference"
+    has_kernels = False
 
     def run(self, program: NodeProgram) -> list[Buffer]:
         with STATE_LOCK:

@@ -59,7 +59,7 @@ def _refuse_other_products(graph: Graph) -> None:
         raise UserError(
             "tpu",
             f"products of int8 with constant weights are required, got {found.op.name} of {found.dtype.name}. "
-            "Quantize the network: weft.compress.int8, then weft.compress.to_int8.",
+            "Quantize the network: weft compress RUN method=int8, or weft.compress.int8 and then weft.compress.to_int8.",
             found.source,
         )
 

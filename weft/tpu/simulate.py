@@ -36,7 +36,7 @@ def _report(graph: Graph, constants: frozenset[int], machine: TpuMachine) -> Tpu
     if not parts.products:
         raise UserError(
             "tpu",
-            "a function with products of int8 is required, got one without. Quantize the network: weft.compress.int8, then weft.compress.to_int8.",
+            "a function with products of int8 is required, got one without. Quantize the network: weft compress RUN method=int8, or weft.compress.int8 and then weft.compress.to_int8.",
         )
     return TpuReport(program)
 

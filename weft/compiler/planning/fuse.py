@@ -182,8 +182,9 @@ class _Fusion:
         return {i for n in draws for i in n.inputs if i.op.kind == "elementwise"}
 
     def _worth_storing_for(self, node: Node, stored: set[Node]) -> Iterable[Node]:
-        """Inputs that would be recomputed many times: broadcast along rows, or read by many windows."""
-        for below in node.inputs if node.op.name == "expand" or taps(node) else ():
+        """Inputs that would be recomputed many times: broadcast along rows, or read by many windows or by a convolution computed by loops."""
+        loops = node.op.kernel == "convolution" and self.options.by_loops(node)
+        for below in node.inputs if node.op.name == "expand" or taps(node) or loops else ():
             x = below
             while x not in stored and len(x.inputs) == 1 and (x.op.kind == "move" or is_widening(x)):
                 x = x.inputs[0]
@@ -191,7 +192,9 @@ class _Fusion:
                 continue
             spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
             worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # for a scalar, a kernel must be worth it
-            if _overlaps(node) or (spread and (x.op.name == "concat" or self._cone_cost(x, stored) >= worth)):
+            if _overlaps(node) or (
+                (spread or loops) and (x.op.name == "concat" or self._cone_cost(x, stored) >= worth)
+            ):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64, more: Collection[Node] = ()) -> int:

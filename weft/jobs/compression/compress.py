@@ -19,7 +19,7 @@ from ...errors import UserError, WeftError
 from ...locks import one_writer
 from ...signals import Terminated
 from ...train import RunFolder
-from ..device import on
+from ..device import on, timed_on
 from ..events import Listener, Recorder, ignore_events
 from ..find import find_run
 from ..job import ENSEMBLE, REWRITTEN
@@ -36,7 +36,7 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     check_compression(settings)
     target = target_of(settings["target"])
     for device in (settings["device"], None if target is None else target.device):
-        with on(device):  # a missing device is an error before anything is made
+        with timed_on(device):  # one that is missing or cannot be used is an error before anything is made
             pass
     source = find_run(settings["run"], settings["runs"])
     settings_of("compress", source)

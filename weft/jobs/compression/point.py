@@ -27,7 +27,7 @@ from ..datasets.facts import FACTS, facts
 from ..definitions import keep_definition
 from ..export import export_run
 from ..job import REWRITTEN, Job, held_out
-from .latency import latencies
+from .latency import latencies, modelled_energy
 from .settings import CompressionMethod
 from .state import PACKED
 
@@ -119,12 +119,13 @@ class PointWriter:
         }
 
     def _latencies(self, folder: Path) -> dict[str, Any]:
-        """The latency of the packed program, and how many times as fast as the original that is: both are measured together."""
+        """The latency of the packed program, how many times as fast as the original that is (both are measured together), and its modelled energy."""
         programs = [load_program(path / PACKED) for path in dict.fromkeys((self.folder / "0", folder))]
         found = latencies(*programs, device=self.device)
         return {
             "latency_ms": found[-1] if found else None,
             "speed": round(found[0] / found[-1], 3) if found else None,
+            "joules": modelled_energy(programs[-1], self.device),
             "device": self.device,
         }
 

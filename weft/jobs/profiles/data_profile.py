@@ -11,14 +11,14 @@ from ...insight.data_bottleneck import DataBottleneck
 from ...insight.data_timing import SECONDS, data_bottleneck
 from ...train.making import make
 from ..checks import check_settings
-from ..device import on
+from ..device import profiled_on, training_on
 from ..job import job_of
 from ..weights import settings_for_weights
 
 
 def training_bottleneck(settings: Mapping[str, Any], seconds: float = SECONDS, cold: bool = False) -> DataBottleneck:
     """Measure the training of validated settings; each measurement takes so many seconds. No run is made. `cold`: files are read from the disk."""
-    with on(settings["device"]) as device:
+    with profiled_on(settings["device"]), training_on(settings["device"]) as device:
         check_settings("profile", settings)
         job = job_of("profile", settings_for_weights({**settings, "device": device.name}))
         job.check_memory()

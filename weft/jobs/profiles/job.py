@@ -22,7 +22,7 @@ from ...zoo.catalogue import ALIASES, FACTS
 from ...zoo.definition import plan_network
 from ..compression.state import PACKED, is_compression
 from ..definitions import read_definition
-from ..device import on
+from ..device import profiled_on
 from ..events import Listener, Recorder, ignore_events
 from ..find import find_run, run_folders
 from ..network_store import NetworkStore
@@ -68,7 +68,7 @@ def measure(settings: Mapping[str, Any], listener: Listener = ignore_events) -> 
     """Measure calls and kernels of a run or a network, and keep the profile."""
     _check(settings)
     recorder, batch, what = Recorder(listener), settings["batch"], settings["what"]
-    with on(settings["device"]) as device:
+    with profiled_on(settings["device"]) as device:
         recorder.show("activity", text="compiling")
         subject = subject_of(settings)
         step, args = subject.step(batch, what)
@@ -81,7 +81,7 @@ def measure(settings: Mapping[str, Any], listener: Listener = ignore_events) -> 
         calls = recorded_calls({str(device): (step, args)})
     arguments = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in args)
     record = profile_record(
-        found, subject_title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=_plain_label
+        found, subject_title(settings), what=what, batch=batch, device=str(device), times=times, arguments=arguments, joules=joules, rename=plain_label
     )  # fmt: skip
     stored = keep_profile(profile_folder(settings), record, calls)
     recorder.show("result", profile=stored.id, file=str(stored.path))
@@ -93,12 +93,12 @@ def subject_title(settings: Mapping[str, Any]) -> str:
     return Path(settings["run"]).name if settings["run"] else str(settings["network"])
 
 
-def _plain_label(label: str) -> str:
+def plain_label(label: str) -> str:
     """Layers are called as in the network alone, and what stands around it by what it does: so runs and their compressions compare.
 
-    >>> _plain_label("network.layers.0"), _plain_label("Deployed/prepare.layers.0"), _plain_label("Deployed")
+    >>> plain_label("network.layers.0"), plain_label("Deployed/prepare.layers.0"), plain_label("Deployed")
     ('layers.0', 'prepare.layers.0', 'output')
-    >>> _plain_label("network.body.layers.0")  # in int8
+    >>> plain_label("network.body.layers.0")  # in int8
     'layers.0'
     """
     name = label.rpartition("/")[2]

@@ -19,6 +19,7 @@ from ...insight.energy_comparison import EnergyComparison, energy_comparison
 from ...insight.machines import machine_like
 from ...insight.profile import ProgramProfile, profile
 from ...insight.profile_text import LAYERS, profile_text
+from ...insight.published_ratios import PublishedRatio, published_ratios, published_text
 from ...insight.regression import RegressionReport, compare_steps
 from ...insight.roofline_plot import roofline_svg
 from ...insight.side_by_side import MachineRow, check_machines, machine_text, side_by_side
@@ -30,6 +31,7 @@ from ...knobs import knobs
 from ...ops.convert import asarray
 from ...records import dataclass
 from ...runtime import device as find_device
+from ..device import profiled_on
 from .subject import ProfileSubject
 
 BATCH = 16  # examples of a step, unless said otherwise
@@ -69,6 +71,16 @@ class ProfileReport:
     machines: tuple[MachineRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def network(self) -> str:
+        """The name of the network, without its sizes."""
+        return self.title.partition(" for ")[0]
+
+    @property
+    def published(self) -> tuple[PublishedRatio, ...]:
+        """What was published of the machines that it was projected to."""
+        return published_ratios(self.machines, self.network)
+
     def text(self, rows: int = LAYERS) -> str:
         """The report as text; `rows` limits the table of layers."""
         parts = [f"{self.title}, {self.what}, batch {self.batch}"]
@@ -76,6 +88,8 @@ class ProfileReport:
         parts.append(f"throughput\n{self.throughput}")
         if self.machines:
             parts.append(f"machines, batch {self.batch}\n{machine_text(self.machines)}")
+        if self.published:
+            parts.append(published_text(self.published, self.network, self.batch))
         parts += [f"note: {note}" for note in self.notes]
         return "\n\n".join(parts)
 
@@ -88,6 +102,7 @@ class ProfileReport:
             "profiles": {name: json.loads(found.to_json()) for name, found in self.profiles.items()},
             "throughput": self.throughput.to_dict(),
             "machines": [row.to_dict() for row in self.machines],
+            "published": [one.to_dict() for one in self.published],
             "notes": list(self.notes),
         }
 
@@ -128,6 +143,8 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
             found = ThroughputTable(())
             try:
                 # The profile uses the step of the largest batch, the last one that was made.
+                with profiled_on(name):
+                    pass
                 step = lru_cache(maxsize=1)(lambda batch: subject.step(batch, options.what))
                 found = _throughput(step, options, batches, name)
                 profiles[name] = _profile(step, options, _largest(found, batches), name)
@@ -177,7 +194,7 @@ def compare_subjects(a: ProfileSubject, b: ProfileSubject, options: ProfileOptio
             "profile", "a comparison is measured on one device, got device=both. Use device=cpu or device=cuda."
         )
     batch = (options.batches or (BATCH,))[-1]
-    with knobs.set(device=options.devices[0], threads=options.threads or knobs.threads):
+    with profiled_on(options.devices[0]), knobs.set(threads=options.threads or knobs.threads):
         steps = a.step(batch, options.what), b.step(batch, options.what)
         report = compare_steps(*steps, names=(a.title, b.title), rounds=rounds)
         first, second = (profile(function, *args, node_nm=options.node_nm) for function, args in steps)
@@ -230,7 +247,7 @@ def _throughput(step: Step, options: ProfileOptions, batches: Sequence[int] | No
 
 
 def _profile(step: Step, options: ProfileOptions, batch: int, device: str) -> ProgramProfile:
-    with knobs.set(device=device):
+    with profiled_on(device):
         function, args = step(batch)
         return profile(function, *args, node_nm=options.node_nm)
 

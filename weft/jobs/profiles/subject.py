@@ -54,7 +54,7 @@ class ProfileSubject:
         model = self.make().eval()
         inputs = tuple(map(asarray, self.inputs(batch)))
         if what == "infer":
-            return jit(lambda *x: model(*x), precision=self.precision), inputs
+            return jit(inference_of(model), precision=self.precision), inputs
         if self.labels is None:
             raise UserError("profile", f"{self.title} has no training step. Use what=infer.")
         model(*map(asarray, self.inputs(1)))  # parameters of unknown sizes are made
@@ -72,12 +72,21 @@ class ProfileSubject:
         foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
 
 
+def inference_of(model: nn.Module) -> Callable[..., Any]:
+    """A call of the network, under the name that traces show."""
+
+    def inference(*inputs: Tensor) -> Any:
+        return model(*inputs)
+
+    return inference
+
+
 def training_step(model: nn.Module, precision: str) -> Callable[..., Tensor]:
     """Forward, backward and SGD with momentum. Auxiliary classifiers are trained too."""
     optimizer = optim.find("sgd")(model, rate=RATE, momentum=MOMENTUM)
     scale = LossScale() if precision == "float16" else None
 
-    def train(x: Tensor, y: Tensor) -> Tensor:
+    def training_step(x: Tensor, y: Tensor) -> Tensor:
         given = model(x)
         heads = [head for head in (given if isinstance(given, tuple) else (given,)) if isinstance(head, Tensor)]
         axis = -1 if y.ndim == heads[0].ndim - 1 and y.shape == heads[0].shape[:-1] else 1
@@ -85,7 +94,7 @@ def training_step(model: nn.Module, precision: str) -> Callable[..., Tensor]:
         optimizer.minimize(loss, scale)
         return loss
 
-    return train
+    return training_step
 
 
 def find_subject(

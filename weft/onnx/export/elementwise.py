@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import int8, int16, uint8, uint16
 from ...graph.node import Node
 from ..package import onnx_package
 from .translator import OnnxValue, Translator, UnsupportedOp, broadcast, translates
@@ -18,6 +19,7 @@ _SAME = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "maximum": "Max", "minimum": "Min", "eq": "Equal",
     "lt": "Less", "le": "LessOrEqual", "where": "Where",
 }  # fmt: skip
+_NARROW = (int8, uint8, int16, uint16)  # whose ends are exact in float32
 _LOGICAL = {"and_": "And", "or_": "Or", "xor": "Xor", "not_": "Not"}
 _ON_INTEGERS = {"floor", "ceil", "round"}  # which change nothing there
 _NOT_ON_BOOLS = {"lt", "le", "maximum", "minimum", "add", "mul"}
@@ -57,7 +59,16 @@ def alias(t: Translator, node: Node) -> OnnxValue:
 
 @translates("cast")
 def cast(t: Translator, node: Node) -> OnnxValue:
-    return elementwise(t, "Cast", *node.inputs, to=dtype_number(node.dtype.numpy))
+    """A Cast. From floats it saturates in weft, while ONNX leaves numbers beyond the range undefined: they are clipped first."""
+    (x,), to = node.inputs, dtype_number(node.dtype.numpy)
+    if not (x.dtype.is_float and node.dtype in _NARROW):
+        return elementwise(t, "Cast", x, to=to)
+    value, add, wide = t.value(x), t.out.add, np.dtype(np.float32 if x.dtype.itemsize < 4 else x.dtype.numpy)
+    name = value.name if x.dtype.itemsize >= 4 else add("Cast", value.name, to=dtype_number(wide))
+    ends = np.iinfo(node.dtype.numpy)
+    return OnnxValue(
+        add("Cast", add("Clip", name, t.const(ends.min, wide), t.const(ends.max, wide)), to=to), value.shape
+    )
 
 
 @translates("expm1", "log1p", "log2", "log10", "trunc")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...dtypes import DType, int8, int16, int32, uint8, uint16
+from ...dtypes import DType, float32, int8, int16, int32, uint8, uint16
 from ...graph.node import Node
 from ...records import dataclass
 from .match import core, pairs, scalar, vector_along
@@ -45,12 +45,18 @@ def _axes_agree(*parameters: _Parameter) -> bool:
 
 @matches("cast")
 def quantize_linear(t: Translator, node: Node) -> Match | None:
-    """cast(round(x / scale)) or cast(round(x / scale) + zero point), which saturates."""
+    """cast(round(x / scale)) or cast(round(x / scale) + zero point), which saturates; a rounded x that is not divided has steps of 1."""
     x = node.inputs[0]
     if t.model.opset < _DTYPES_OF_OPSETS.get(node.dtype, 1 << 30) or not x.dtype.is_float:
         return None
     for rounded, added in ((x, None), *pairs(x, "add")):
-        if rounded.op.name != "round" or rounded.inputs[0].op.name != "div":
+        if rounded.op.name != "round":
+            continue
+        if rounded.inputs[0].op.name != "div":
+            if added is None and x.dtype is float32:
+                return _linear(
+                    t, node, "QuantizeLinear", rounded.inputs[0], _Parameter(1.0), _Parameter(0.0), node.dtype, x.dtype
+                )
             continue
         ratio = rounded.inputs[0]
         scale = _parameter(t, ratio.inputs[1])

@@ -79,13 +79,13 @@ function roofs(one, x, y, label, narrow) {
   const halo = { textBorderColor: css("surface"), textBorderWidth: 3 };
   const note = (text, value, extra) => ({ value, label: { show: true, formatter: text, ...label, ...halo, ...extra } });
   const name = { b: { ...halo, color: css("ink"), fontWeight: 600, fontSize: 11.5, fontFamily: css("--font") } };
-  const notes = [
-    narrow
-      ? note(`{b|${one.name}} ${rate(first)}FLOP/s`, [x[1], first], { position: "left", offset: [0, -9], rich: name })
-      : note(`{b|${one.name}} ${rate(first)}FLOP/s`, [first / one.bandwidth, first], { position: "left", offset: [-2, -8], rich: name }),
-    note(`${rate(one.bandwidth)}B/s`, [start, start * one.bandwidth], { position: "right", offset: [6, 14] }),
-    ...(narrow ? [] : one.peaks.slice(1).map(([bits, peak]) => note(`${rate(peak)}FLOP/s in ${bits}`, [x[1], peak], { position: "left", offset: [0, -9] }))),
-  ];
+  const notes = narrow // one label: others would cover the dots
+    ? [note(`{b|${one.name}} ${rate(first)}FLOP/s, ${rate(one.bandwidth)}B/s`, [x[1], first], { position: "left", offset: [0, -9], rich: name })]
+    : [
+        note(`{b|${one.name}} ${rate(first)}FLOP/s`, [first / one.bandwidth, first], { position: "left", offset: [-2, -8], rich: name }),
+        note(`${rate(one.bandwidth)}B/s`, [start, start * one.bandwidth], { position: "right", offset: [6, 14] }),
+        ...one.peaks.slice(1).map(([bits, peak]) => note(`${rate(peak)}FLOP/s in ${bits}`, [x[1], peak], { position: "left", offset: [0, -9] })),
+      ];
   const lines = one.peaks.map(([, peak], i) => ({
     ...line, data: [i === 0 ? [start, start * one.bandwidth] : [first / one.bandwidth, first], [peak / one.bandwidth, peak], [x[1], peak]],
     lineStyle: { color: colour, width: i === 0 ? 2 : 1.2, type: i === 0 ? "solid" : [5, 4], opacity: i === 0 ? 1 : 0.6 },

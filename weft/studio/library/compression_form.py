@@ -15,7 +15,7 @@ from .training_fields import Field
 
 _TITLES = {
     "rate": "Rate after pruning", "share_epochs": "Epochs, shared", "share_rate": "Rate, shared", "density": "Densities", "half": "Biases in float16",
-    "steps": "Pruning steps", "tolerance": "Accuracy loss",
+    "steps": "Pruning steps", "tolerance": "Accuracy loss", "energy": "Low-rank energy",
 }  # fmt: skip
 LISTS = {  # what is common; anything else that the command takes can be typed
     "method": [

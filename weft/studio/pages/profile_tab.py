@@ -11,7 +11,7 @@ from nicegui import background_tasks, ui
 from ...device_names import CPU
 from ...insight.memory_areas import NAMES, memory_areas
 from ...insight.profile_record import block_of
-from ...insight.profile_text import duration
+from ...jobs.profiles.job import plain_label
 from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.profile_choice import Compared, ProfileChoice, Shelf
@@ -29,8 +29,10 @@ from ..ui.profile_view import (
     layer_rows,
     noun,
     number_in,
+    number_text,
     roofline_spec,
     short_device,
+    time_text,
     timeline_ticks,
     which,
 )
@@ -276,15 +278,14 @@ class ProfileTab:
 
         def named(label: str) -> str:
             """The layer of the table that a box belongs to; empty: none."""
-            plain = label.removeprefix("network.")
-            block = block_of(plain) if self._in_blocks() else plain
+            block = block_of(plain_label(label)) if self._in_blocks() else plain_label(label)
             return block if block in layers else ""
 
         return self._render(
             "profile_timeline.html", found=found, layer=self.layer, named=named, ticks=timeline_ticks(found) if found else [],
-            duration=duration,
+            time_text=time_text, title=plain_label,
             problem="The trace of this measurement is gone or cannot be read. Measure again.",
         )  # fmt: skip
 
     def _list(self) -> str:
-        return self._render("profile_list.html", short_device=short_device, noun=noun)
+        return self._render("profile_list.html", short_device=short_device, noun=noun, number_text=number_text)

@@ -1,4 +1,4 @@
-"""The chart of a compression: size or latency of each point against its error, with the Pareto front and what was asked for."""
+"""The chart of a compression: size, latency or energy of each point against its error, with the Pareto front and what was asked for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from ...jobs.compression.state import Point, front
 from ...records import dataclass
 from ...report.axes import ChartAxis, make_axis
 from ..library.compressions import CompressionView
+from .energy_view import joules_text
 from .formats import size, three_figures
 
-BY = {"bytes": "Size", "latency_ms": "Latency"}
+BY = {"bytes": "Size", "latency_ms": "Latency", "joules": "Energy"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class CompressionChart:
 
 
 def compression_chart(view: CompressionView, by: str = "bytes", log: bool = True) -> CompressionChart | None:
-    """The chart; None as long as the original is not measured, or if latencies are unknown."""
+    """The chart; None as long as the original is not measured, or if latencies or energies are unknown."""
     original = view.original
     points = [p for p in view.points if p.get(by) is not None]
     if original is None or original.get(by) is None:
@@ -93,6 +94,8 @@ def _steps(dots: list[ChartDot]) -> str:
 
 
 def _x_label(value: float, by: str) -> str:
+    if by == "joules":
+        return joules_text(value)
     return size(value).replace(".0 ", " ") if by == "bytes" else f"{three_figures(value)} ms"
 
 

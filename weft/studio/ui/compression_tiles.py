@@ -6,7 +6,10 @@ from ...jobs.compression.settings import CompressionMethod, method_of, target_of
 from ...jobs.compression.state import Point, front
 from ...records import dataclass
 from ..library.compressions import CompressionView
+from .energy_view import joules_text
 from .formats import metric_value, size, three_figures
+
+GAIN = 1.05  # times as good: less is not said
 
 
 @dataclass(frozen=True)
@@ -21,25 +24,24 @@ class CompressionTile:
 
 
 def compression_tiles(view: CompressionView, point: Point) -> list[CompressionTile]:
-    """Size, accuracy and latency of a point beside the original, and how many points are good enough."""
+    """Size, accuracy, latency and energy of a point beside the original, and how many points are good enough."""
     original = view.original or point
-    before = original["bytes"] * original["ratio"]
+    plain = original["bytes"] * original["ratio"]
     number, unit = size(point["bytes"]).split(" ")
     found = [
         CompressionTile(
             f"Size, point {point['number']}",
             number,
             unit,
-            f"{point['ratio']:.1f} times smaller, was {size(before)}",
+            f"{point['ratio']:.1f} times smaller, was {size(plain)}",
             "up",
         )
     ]
     found.append(_quality(point, original))
     if point.get("latency_ms") is not None and original.get("latency_ms") is not None:
         found.append(_latency(point, original))
-    kept = sum(layer["weights"] * layer["density"] for layer in point["layers"])
-    every = sum(layer["weights"] for layer in point["layers"])
-    found.append(CompressionTile("Weights kept", f"{100 * kept / max(1, every):.3g}", "%", f"{kept:,.0f} of {every:,}"))
+    joules, before = point.get("joules"), original.get("joules")
+    found.append(_energy(joules, before) if joules and before else _weights(point))
     good = meeting(view)
     found.append(
         CompressionTile("Good enough", str(len(good)), "point" if len(good) == 1 else "points", wanted_text(view))
@@ -65,12 +67,26 @@ def _latency(point: Point, original: Point) -> CompressionTile:
     where = f" on {point['device']}" if point.get("device") else ""
     context = (
         f"{speed:.1f} times as fast{where}"
-        if speed >= 1.05
+        if speed >= GAIN
         else f"{three_figures(point['latency_ms'] * speed)} ms before{where}"
     )
     return CompressionTile(
-        "Latency, batch 1", three_figures(point["latency_ms"]), "ms", context, "up" if speed >= 1.05 else ""
+        "Latency, batch 1", three_figures(point["latency_ms"]), "ms", context, "up" if speed >= GAIN else ""
     )
+
+
+def _energy(joules: float, before: float) -> CompressionTile:
+    number, unit = joules_text(joules).split(" ")
+    gain = before / joules
+    context = f"{gain:.1f} times less" if gain >= GAIN else f"{joules_text(before)} before"
+    return CompressionTile("Energy, modelled", number, unit, context, "up" if gain >= GAIN else "")
+
+
+def _weights(point: Point) -> CompressionTile:
+    """Of a compression that was made before energies were modelled."""
+    kept = sum(layer["weights"] * layer["density"] for layer in point["layers"])
+    every = sum(layer["weights"] for layer in point["layers"])
+    return CompressionTile("Weights kept", f"{100 * kept / max(1, every):.3g}", "%", f"{kept:,.0f} of {every:,}")
 
 
 def speed_of(point: Point, original: Point) -> float:

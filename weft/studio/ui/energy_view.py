@@ -73,7 +73,7 @@ def moved_text(found: EnergyComparison, name: str) -> list[tuple[str, str, bool]
     for group, change in found.moved(name).items():
         if abs(change) > SMALL * first.joules:
             before = first.by_group[group]
-            relative = f" ({100 * change / before:+.0f} %)" if before else ""
+            relative = f" ({100 * change / before:+.0f} %)".replace("-", "−") if before else ""
             rows.append(
                 (GROUPS[group], f"{'−' if change < 0 else '+'}{joules_text(abs(change))}{relative}", change < 0)
             )

@@ -106,8 +106,8 @@ def figures(pair: Compared) -> list[FigureTile]:
         _milliseconds("Latency p50", now.latency, was.latency if was else None, when, f"batch {now.batch}"),
         _milliseconds("Latency p99", p99, before_p99, when, _calls(now)),
         FigureTile(
-            f"{noun(now)}/J" + (f", {energy}" if energy else ""), _number(now.per_joule), "",
-            f"{_number(was.per_joule)} {when}" if was and was.energy_measured == now.energy_measured else f"{three_figures(1e3 * now.joules)} mJ a call",
+            f"{noun(now)}/J" + (f", {energy}" if energy else ""), number_text(now.per_joule), "",
+            f"{number_text(was.per_joule)} {when}" if was and was.energy_measured == now.energy_measured else f"{three_figures(1e3 * now.joules)} mJ a call",
         ),
         FigureTile(
             "Time above 70 % of roof", f"{100 * now.near_roof:.0f}", "%",
@@ -119,12 +119,12 @@ def figures(pair: Compared) -> list[FigureTile]:
 def _rate(now: ProfileRecord, was: ProfileRecord | None, when: str) -> FigureTile:
     title, where = f"{noun(now)}/s", f"on {short_device(now.device)}"
     if was is None:
-        return FigureTile(title, _number(now.per_second), where, f"batch {now.batch}, {now.where}")
+        return FigureTile(title, number_text(now.per_second), where, f"batch {now.batch}, {now.where}")
     return FigureTile(
         title,
-        _number(now.per_second),
+        number_text(now.per_second),
         where,
-        f"{_number(was.per_second)} {when}, {times_as(was.latency / was.batch, now.latency / now.batch)}",
+        f"{number_text(was.per_second)} {when}, {times_as(was.latency / was.batch, now.latency / now.batch)}",
         "up" if now.per_second > 1.02 * was.per_second else "",
     )
 
@@ -152,7 +152,12 @@ def _calls(record: ProfileRecord) -> str:
     return f"of {record.times.calls} calls" if record.times is not None else ""
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """A rate with three figures at least.
+
+    >>> number_text(0.01234), number_text(14374.2)
+    ('0.0123', '14,374')
+    """
     return three_figures(value) if value < 1000 else f"{value:,.0f}"
 
 
@@ -333,4 +338,13 @@ def _summary(pairs: list[Compared]) -> str:
 def timeline_ticks(found: CallTimeline) -> list[tuple[float, str]]:
     """Places along a timeline, as shares of it, and their times."""
     axis = make_axis([0.0, found.seconds], tight=True)
-    return [(tick / found.seconds, duration(tick) if tick else "0") for tick in axis.ticks if tick <= found.seconds]
+    return [(tick / found.seconds, time_text(tick) if tick else "0") for tick in axis.ticks if tick <= found.seconds]
+
+
+def time_text(seconds: float) -> str:
+    """A short time with its unit, as pages write it.
+
+    >>> time_text(5e-5)
+    '50.0 µs'
+    """
+    return duration(seconds).replace("us", "µs")

@@ -16,6 +16,7 @@ from ...jobs.sweeps.record import metric_text, setting_text
 from ...records import dataclass
 from ..library.audit_text import change_text
 from . import formats
+from .energy_view import joules_text
 
 FOLDER = Path(__file__).parent.parent / "templates"
 
@@ -75,7 +76,7 @@ def _environment() -> Environment:
     made.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     made.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     made.filters["metric_cell"] = lambda value: formats.metric_value("recall", value)
-    made.filters |= {"setting_text": setting_text, "sweep_metric": metric_text}
+    made.filters |= {"setting_text": setting_text, "sweep_metric": metric_text, "joules": joules_text}
     made.filters |= {"network_label": network_label, "dataset_label": dataset_label}
     made.globals |= {"spark_path": spark_path, "change_text": change_text, "base": ""}
     return made
