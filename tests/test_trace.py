@@ -200,7 +200,7 @@ def test_weft_train_writes_a_trace_that_is_no_setting_of_the_run(
         given.append(settings)
         weft.jit(lambda x: x + 1)(weft.ones(3))
 
-    monkeypatch.setattr("weft.jobs.training.train", train)
+    monkeypatch.setattr("weft.cli.training_parts.train", train)
     assert main(["train", "digits", f"trace={tmp_path / 'trace.json'}"]) == 0
     assert "trace" not in given[0]
     assert "<lambda>" in names(checked(tmp_path / "trace.json")["main thread"], "call")

@@ -35,9 +35,6 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
     """Compress a run with validated settings; the folder of the new run."""
     check_compression(settings)
     target = target_of(settings["target"])
-    for device in (settings["device"], None if target is None else target.device):
-        with timed_on(device):  # one that is missing or cannot be used is an error before anything is made
-            pass
     source = find_run(settings["run"], settings["runs"])
     settings_of("compress", source)
     if not (source / "weights" / "best.safetensors").exists():
@@ -46,6 +43,9 @@ def compress(settings: Mapping[str, Any], listener: Listener = ignore_events) ->
         raise UserError("weft compress", f"one network is required, got {source}, an ensemble. Compress its members.")
     if (source / STATE).exists():
         raise UserError("weft compress", f"{source} is compressed already. Compress the run that it came from.")
+    for device in (settings["device"], None if target is None else target.device):
+        with timed_on(device):  # one that is missing or cannot be used is an error before anything is made
+            pass
     name = settings["name"] or f"{source.name}-small"
     root = source.parent if source.parent.name else Path(settings["runs"])
     was_there = settings["name"] is not None and (root / name).exists()
