@@ -26,7 +26,7 @@ from typing import Any
 from ..dtypes import DTYPES, DType
 from ..errors import Scope, UserError, in_scope
 from .graph import VIEWS, Graph
-from .node import CONST, OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
+from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
@@ -78,6 +78,8 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int], laye
     called = {node: f"x{i}" for i, node in enumerate(graph.inputs)}
     head = ", ".join(f'{name}: "{node.type}"' for node, name in called.items())
     lines = [f"def {names[graph]}({head}):"]
+    # Computed from no input. They are one node for all graphs: which layer made it first depends on what else is alive.
+    constants: set[Node] = set()
 
     def spell(value: Any) -> str:
         if isinstance(value, Graph):
@@ -95,8 +97,9 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int], laye
         arguments = [called[i] for i in node.inputs]
         arguments += [f"{key}={spell(value)}" for key, value in zip(node.op.params, node.params, strict=True)]
         comment = ", ".join(map(str, node.outputs)) or str(node.type)
-        # A constant is one node for all graphs: which layer made it first depends on what else is alive.
-        if layers and node.op is not CONST and node.source is not None and node.source.scope is not None:
+        if constants.issuperset(node.inputs):
+            constants.add(node)
+        elif layers and node.source is not None and node.source.scope is not None:
             comment += _layer_text(node.source.scope)
         lines.append(f"    {called[node]} = {node.op.name}({', '.join(arguments)})  # {comment}")
     results = "".join(f"{called[o]}, " for o in graph.outputs).rstrip()
