@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.insight import machine
 from weft.insight.machines_text import machine_figures
-from weft.insight.throughput_table import ThroughputRow
+from weft.insight.side_by_side import MachineRow
+from weft.insight.throughput_table import ThroughputRow, ThroughputTable
 from weft.jobs.prediction.predictor import Predictor
 from weft.jobs.profiles import report as module
-from weft.jobs.profiles.report import ProfileOptions, profile_report
+from weft.jobs.profiles.report import ProfileOptions, ProfileReport, profile_report
 from weft.jobs.profiles.subject import find_subject
 from weft.runtime import device as find_device
 
@@ -210,3 +212,16 @@ def test_a_run_is_profiled_with_images_of_the_size_that_its_network_takes(
     assert [array.shape for array in subject.inputs(3)] == [(3, 1, 8, 4)]
     step, args = subject.step(3, "train")
     assert step(*args).shape == ()
+
+
+def test_published_ratios_stand_beside_inference_at_the_size_that_was_published() -> None:
+    rows = [
+        MachineRow(name, name, "projected", "float32", 128, 1.0, "compute", 100.0, "limit")
+        for name in ("titan-x", "xeon-e5-2698-v3")
+    ]
+    report = ProfileReport(
+        "alexnet", "infer", 128, {}, ThroughputTable(()), tuple(rows), network=find_subject("alexnet").network
+    )
+    assert len(report.published) == 1
+    assert replace(report, what="train").published == ()
+    assert replace(report, network=find_subject("alexnet", size=(64, 64)).network).published == ()

@@ -22,8 +22,7 @@ def on(name: str | None) -> Iterator[Device]:
 def profiled_on(name: str | None) -> Iterator[Device]:
     """The same for a profile: a device whose programs have no kernels is rejected."""
     with on(name) as device:
-        if not device.has_kernels:
-            raise UserError("profile", f"a device that runs kernels is required, got {device}. Use cpu or cuda.")
+        _require(device.has_kernels, "profile", f"a device that runs kernels is required, got {device}")
         yield device
 
 
@@ -31,22 +30,20 @@ def profiled_on(name: str | None) -> Iterator[Device]:
 def timed_on(name: str | None) -> Iterator[Device]:
     """The same where latencies are measured: a device whose time no clock can measure is rejected."""
     with on(name) as device:
-        if device.is_modelled or not device.has_kernels:
-            raise UserError(
-                "weft compress",
-                f"a device whose latency can be measured is required, got {device}. Use cpu or cuda{_then(device)}.",
-            )
+        needed = f"a device whose latency can be measured is required, got {device}"
+        then = f"; for {device} use method=int8, then weft profile RUN device={device}" if device.is_modelled else ""
+        _require(device.has_kernels and not device.is_modelled, "weft compress", needed, then)
         yield device
-
-
-def _then(device: Device) -> str:
-    return f"; for {device} use method=int8, then weft profile RUN device={device}" if device.is_modelled else ""
 
 
 @contextmanager
 def training_on(name: str | None) -> Iterator[Device]:
     """The same for a training: a device that only runs trained networks is rejected."""
     with on(name) as device:
-        if not device.trains:
-            raise UserError("train", f"a device that trains is required, got {device}. Use cpu or cuda.")
+        _require(device.trains, "train", f"a device that trains is required, got {device}")
         yield device
+
+
+def _require(is_fit: bool, where: str, needed: str, then: str = "") -> None:
+    if not is_fit:
+        raise UserError(where, f"{needed}. Use cpu or cuda{then}.")

@@ -70,16 +70,12 @@ class ProfileReport:
     throughput: ThroughputTable
     machines: tuple[MachineRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
-
-    @property
-    def network(self) -> str:
-        """The name of the network, without its sizes."""
-        return self.title.partition(" for ")[0]
+    network: str = ""  # of the catalogue: see ProfileSubject
 
     @property
     def published(self) -> tuple[PublishedRatio, ...]:
-        """What was published of the machines that it was projected to."""
-        return published_ratios(self.machines, self.network)
+        """What was published of inference on the machines that it was projected to."""
+        return published_ratios(self.machines, self.network) if self.what == "infer" else ()
 
     def text(self, rows: int = LAYERS) -> str:
         """The report as text; `rows` limits the table of layers."""
@@ -144,10 +140,10 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
             try:
                 # The profile uses the step of the largest batch, the last one that was made.
                 with profiled_on(name):
-                    pass
-                step = lru_cache(maxsize=1)(lambda batch: subject.step(batch, options.what))
-                found = _throughput(step, options, batches, name)
-                profiles[name] = _profile(step, options, _largest(found, batches), name)
+                    step = lru_cache(maxsize=1)(lambda batch: subject.step(batch, options.what))
+                    found = _throughput(step, options, batches, name)
+                    function, args = step(_largest(found, batches))
+                    profiles[name] = profile(function, *args, node_nm=options.node_nm)
             except WeftError as error:
                 if len(options.devices) == 1 and not found.rows:
                     raise
@@ -159,7 +155,9 @@ def profile_report(subject: ProfileSubject, options: ProfileOptions) -> ProfileR
             )
         batch = _largest(table, batches)
         rows = _machines(options, profiles, table, batch)
-    return ProfileReport(subject.title, options.what, batch, profiles, table, tuple(rows), tuple(notes))
+    return ProfileReport(
+        subject.title, options.what, batch, profiles, table, tuple(rows), tuple(notes), subject.network
+    )
 
 
 def save_timeline(path: str | Path, subject: ProfileSubject, options: ProfileOptions, found: ProfileReport) -> None:
@@ -244,12 +242,6 @@ def _throughput(step: Step, options: ProfileOptions, batches: Sequence[int] | No
         step, batches, what=options.what, device=device, seconds=options.seconds,
         most=options.most, node_nm=options.node_nm, subtract_idle=options.subtract_idle, examples=options.examples,
     )  # fmt: skip
-
-
-def _profile(step: Step, options: ProfileOptions, batch: int, device: str) -> ProgramProfile:
-    with profiled_on(device):
-        function, args = step(batch)
-        return profile(function, *args, node_nm=options.node_nm)
 
 
 def _machines(

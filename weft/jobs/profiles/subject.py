@@ -44,6 +44,7 @@ class ProfileSubject:
     labels: Callable[[int], np.ndarray] | None = None  # None: it cannot be trained
     precision: str = "float32"
     only_batch: int | None = None  # the one batch size that it takes
+    network: str = ""  # its name in the catalogue, if it takes images of the size that it was published for
 
     def step(self, batch: int, what: str = "infer") -> tuple[Jit[Any], tuple[Tensor, ...]]:
         """A compiled function and its arguments: a training step (SGD with momentum), or inference."""
@@ -157,7 +158,8 @@ def _of_image_network(
 
     title = f"{name} for {'x'.join(map(str, shape))} images, {outputs} classes"
     trained = None if facts.task == "regression" else labels  # the step has the loss of a classifier
-    return ProfileSubject(title, make, partial(_images, shape), trained, precision)
+    published = name if shape == facts.input else ""
+    return ProfileSubject(title, make, partial(_images, shape), trained, precision, network=published)
 
 
 def _tokens(vocabulary: int, length: int, seed: int, batch: int) -> np.ndarray:
