@@ -94,7 +94,7 @@ def run(case: Case, effort: Effort) -> Row:
         if made is not None:
             ready[name] = made
     _compare(ready, row, case.allowed)
-    times = _rounds(ready, row, effort)
+    times = rounds(ready, row, effort)
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))
@@ -136,7 +136,8 @@ def _shown(one: Contestant) -> list[np.ndarray]:
     return [np.asarray(v, np.float64) for v in one.values()]
 
 
-def _rounds(ready: dict[str, Contestant], row: Row, effort: Effort) -> dict[str, list[float]]:
+def rounds(ready: dict[str, Contestant], row: Row, effort: Effort) -> dict[str, list[float]]:
+    """The times of a call of each contestant, round after round."""
     calls, cost = {}, 0.0
     for name, one in list(ready.items()):
         once = _try(row, ready, name, partial(_warmed, one))

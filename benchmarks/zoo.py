@@ -4,7 +4,8 @@
     python benchmarks/zoo.py --only resnet "random 3"   networks whose names hold one of these words
     python benchmarks/zoo.py --group random             those of the catalogue (zoo), others, or ten made by chance (random)
     python benchmarks/zoo.py --threads 1 2 16           on so many cores, one after the other
-    python benchmarks/zoo.py --device cuda              on a GPU
+    python benchmarks/zoo.py --device cuda              on a GPU: training in bfloat16, inference in float16
+    python benchmarks/zoo.py --device cuda --precision tf32 --jobs 12    in other numbers; 12 rows get ready at a time, and one is timed
     python benchmarks/zoo.py --mode training            a training step alone
     python benchmarks/zoo.py --skip-compile             without torch.compile
     python benchmarks/zoo.py --cpu-time                 on one core and in CPU time: for a machine that others use too
@@ -12,7 +13,7 @@
     python benchmarks/zoo.py --limit 180                give up on a row after so many seconds
     python benchmarks/zoo.py --skip-explain             times alone: on a busy machine those of kernels, which are wall-clock, say nothing
 
-Every row is a process of its own. Beside the times stand how much of weft's own time is above the roof of the machine, by `explain`, and the
+Every row is a process of its own, which has the machine to itself while it is timed. Beside the times stand how much of weft's own time is above the roof of the machine, by `explain`, and the
 three kernels that lose most of it. See benchmarks/README.md for the method.
 """
 
@@ -21,18 +22,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cases import peers
+from cases.row_processes import RowProcesses, wait_for_turn
 
 MODES = ("training", "inference")
 HEAD = "| network | weft | best of torch | ratio | above the roof | loses most |\n|---|---:|---:|---:|---:|---|"
 GOALS = {"training": 1.4, "inference": 1.4}  # geometric means on CPUs
 GPU_GOAL = 1.3
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+ON_GPU = {"training": "bfloat16", "inference": "float16"}
 
 
 def main() -> None:
@@ -55,6 +58,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mode", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--threads", type=int, nargs="+", default=[0], help="numbers of cores; 0: all")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products; float32 on a CPU, 16 bits on a GPU")
+    parser.add_argument("--jobs", type=int, default=1, help="rows that get ready at the same time")
     parser.add_argument("--batch", type=int, help="examples of a batch; else what suits the network")
     parser.add_argument("--skip-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--skip-explain", action="store_true", help="without the kernels that lose most")
@@ -76,15 +81,17 @@ def _options() -> argparse.Namespace:
 def _sweep(options: argparse.Namespace, mode: str, threads: int, rows: list[dict[str, Any]]) -> None:
     where = options.device if options.device != "cpu" else f"{threads or 'all'} cores"
     print(f"\n## {mode}, {where}\n\n{HEAD}", flush=True)
-    shown = []
+    kept = {row["name"]: row for row in rows if (row["mode"], row["asked"]) == (mode, threads)}
+    asked = [name for name in _names(options) if name not in kept]
+    processes = RowProcesses(options.jobs, options.limit)
+    measured = processes.rows([partial(_command, options, mode, name, threads) for name in asked])
     for name in _names(options):
-        row = next((r for r in rows if (r["mode"], r["name"], r["asked"]) == (mode, name, threads)), None)
-        if row is None:
-            row = _ask(options, mode, name, threads)
-            rows.append(row)
+        if name not in kept:
+            kept[name] = {"mode": mode, "name": name, "asked": threads} | next(measured)
+            rows.append(kept[name])
             _write(options, rows)
-        shown.append(row)
-        print(_line(row), flush=True)
+        print(_line(kept[name]), flush=True)
+    shown = [kept[name] for name in _names(options)]
     print(f"\n{_summary(shown, mode, options.device)}", flush=True)
 
 
@@ -92,27 +99,17 @@ def _names(options: argparse.Namespace) -> list[str]:
     from cases import zoo_networks
 
     words = [w.lower() for w in options.only]
-    found = [n for n in zoo_networks.networks(options.batch) if n.group in options.group]
+    found = [n for n in zoo_networks.networks(options.device, options.batch) if n.group in options.group]
     return [n.name for n in found if not words or any(w in n.name.lower() for w in words)]
 
 
-def _ask(options: argparse.Namespace, mode: str, name: str, threads: int) -> dict[str, Any]:
-    """Measure a row in a process of its own: one that dies is a result too, and threads do not outlive it."""
+def _command(options: argparse.Namespace, mode: str, name: str, threads: int) -> list[str]:
+    """A row in a process of its own: one that dies is a result too, and threads do not outlive it."""
     command = [sys.executable, __file__, "--one", mode, name, "--threads", str(threads), "--device", options.device]
     command += ["--batch", str(options.batch)] if options.batch else []
+    command += ["--precision", options.precision] if options.precision else []
     flags = ("skip-compile", "skip-explain", "quick", "cpu-time")
-    command += [f"--{flag}" for flag in flags if getattr(options, flag.replace("-", "_"))]
-    start = time.perf_counter()
-    row: dict[str, Any] = {"mode": mode, "name": name, "asked": threads}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.limit)
-    except subprocess.TimeoutExpired:
-        return row | {"failures": {"all": f"given up after {options.limit:g} s"}, "took": options.limit}
-    if done.returncode:
-        row["failures"] = {"all": (done.stderr.strip().splitlines() or ["it died"])[-1][:300]}
-    else:
-        row |= json.loads(done.stdout.strip().splitlines()[-1])
-    return row | {"took": round(time.perf_counter() - start, 1)}
+    return command + [f"--{flag}" for flag in flags if getattr(options, flag.replace("-", "_"))]
 
 
 def _kept(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -163,14 +160,21 @@ def _summary(rows: list[dict[str, Any]], mode: str, device: str) -> str:
 
 def _one(options: argparse.Namespace) -> None:
     threads = peers.settle(options.threads[0])  # before any library is loaded
-    from cases import zoo_measure
+    from cases import zoo_contestants, zoo_measure
 
     mode, name = options.one
-    row = zoo_measure.measure_row(
-        name, mode == "training", options.device, batch=options.batch, compiled=not options.skip_compile,
-        quick=options.quick, cpu_time=options.cpu_time, explained=not options.skip_explain,
+    place = zoo_contestants.Place(options.device, options.precision or _precision(mode, options.device))
+    if options.cpu_time:
+        zoo_measure.use_cpu_time()
+    row = zoo_measure.prepared_row(
+        name, mode == "training", place, batch=options.batch, compiled=not options.skip_compile, explained=not options.skip_explain
     )  # fmt: skip
-    print(json.dumps(row | {"threads": threads}))
+    wait_for_turn()
+    print(json.dumps(row.measured(options.quick) | {"threads": threads, "precision": place.precision}))
+
+
+def _precision(mode: str, device: str) -> str:
+    return "float32" if device == "cpu" else ON_GPU[mode]
 
 
 if __name__ == "__main__":

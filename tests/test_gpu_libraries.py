@@ -5,6 +5,7 @@ Kernels run under Triton's interpreter on a GPU made of the host's memory; the l
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 import weft
 from weft.algorithms import find_algorithms
+from weft.compiler.disk_cache import ObjectCache
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
 from weft.knobs import GPU_ALGORITHMS
 from weft.testing import counted
@@ -239,6 +241,34 @@ def test_all_is_compiled_at_once_and_measured_once(clock):
     second.executable(graph, {}, second.compile_options(), frozenset())
     assert clock.timed == []
     assert len(clock.dnn.builds) == len([spec for spec in another._ready if isinstance(spec, ConvSpec)]) > 0
+
+
+def test_one_process_measures_at_a_time(clock, monkeypatch):
+    """Processes that share a GPU would disturb each other's times; what one has measured in the meantime, the others use."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    inside, measured = [], []
+    making, seconds = ObjectCache.making, measure.seconds
+    other = cuda_device.CudaDevice(clock.gpu, "cuda", Libraries(clock.gpu))
+    graph = weft.make_graph(network, *ARGUMENTS)
+    more = weft.make_graph(lambda *a: (*network(*a), a[2] + 1), *ARGUMENTS)  # asks the same
+    turns = iter([lambda: other.executable(more, {}, other.compile_options(), frozenset())])
+
+    @contextmanager
+    def waited_for(self, key):
+        if not key.startswith("comparison"):
+            with making(self, key) as found:
+                yield found
+            return
+        next(turns, lambda: None)()  # what another process does while this one waits
+        with making(self, key) as found:
+            inside.append(key)
+            yield found
+            inside.remove(key)
+
+    monkeypatch.setattr(ObjectCache, "making", waited_for)
+    monkeypatch.setattr(measure, "seconds", lambda *a: measured.append(len(inside)) or seconds(*a))
+    clock.device.executable(graph, {}, clock.device.compile_options(), frozenset())
+    assert measured == [1] * 6
 
 
 def test_small_work_is_ours_and_a_plan_measures_nothing(clock, monkeypatch):

@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
+import gpu_measure
 import numpy as np
 
 from . import measure
 from .measure import Clock, Effort, Ready, Row
 from .peers import need
-from .zoo_contestants import WeftInference, WeftTraining, Work, contestants
+from .zoo_contestants import Place, WeftInference, WeftTraining, Work, contestants, weft_contestant
 from .zoo_networks import ZooNetwork, networks
 
 QUICK, FULL = Effort(2.0, 5, 3), Effort(10.0, 11, 5)
 LOSERS = 3  # kernels that are named
-ALLOWED = 1e-3  # of the difference to the first way of torch
+ALLOWED = {
+    "float32": 1e-3,
+    "tf32": 1e-2,
+    "float16": 2e-2,
+    "bfloat16": 5e-2,
+}  # of the difference to the first way of torch
 OWN = 5.0  # or so many times the difference between two ways of torch: deep networks with relus amplify roundings
 
 
-def measure_row(
-    name: str,
-    training: bool,
-    device: str,
-    *,
-    batch: int | None,
-    compiled: bool,
-    quick: bool,
-    cpu_time: bool,
-    explained: bool = True,
-) -> dict[str, Any]:
-    """The times of all contestants and the kernels of weft that lose most, ready for JSON."""
+@dataclass
+class PreparedRow:
+    """Contestants that agree and are ready to be timed."""
+
+    network: ZooNetwork
+    place: Place
+    row: gpu_measure.Row
+    ready: dict[str, Work]
+    ours: WeftTraining | WeftInference | None  # whose kernels are held against the roof
+
+    def measured(self, quick: bool) -> dict[str, Any]:
+        """The times of all contestants and the kernels of weft that lose most, ready for JSON."""
+        row, times = self.row, self._times(quick)
+        row.seconds = {who: float(np.median(t)) for who, t in times.items()}
+        row.least = {who: min(t) for who, t in times.items()}
+        measure.rate(row, times)
+        return _as_json(row, self.network) | (_explained(self.ours) if self.ours else {})
+
+    def _times(self, quick: bool) -> dict[str, list[float]]:
+        if self.place.is_cpu:
+            return measure.time_in_rounds(
+                {who: _waiting(one) for who, one in self.ready.items()}, QUICK if quick else FULL
+            )
+        ready = {who: gpu_measure.Contestant(one.call, one.wait, one.values) for who, one in self.ready.items()}
+        return gpu_measure.rounds(ready, self.row, gpu_measure.SHORT if quick else gpu_measure.Effort())
+
+
+def prepared_row(
+    name: str, training: bool, place: Place, *, batch: int | None, compiled: bool, explained: bool
+) -> PreparedRow:
+    """Make the contestants of a row, which compiles them, and compare them."""
     need("torch")  # sets its threads
-    if cpu_time:
-        Clock.now = staticmethod(time.process_time)
-    [network] = [n for n in networks(batch) if n.name == name]
-    row = Row("training" if training else "inference", name)
+    place.settle()
+    [network] = [n for n in networks(place.device, batch) if n.name == name]
+    row = gpu_measure.Row("training" if training else "inference", name)
     ready: dict[str, Work] = {}
-    for who, make in contestants(network, training, device, compiled).items():
+    for who, make in contestants(network, training, place, compiled).items():
         try:
             ready[who] = make()
         except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
             row.failures[who] = measure.failure(error)
-    _compare(ready, row)
-    times = measure.time_in_rounds({who: _waiting(one) for who, one in ready.items()}, QUICK if quick else FULL)
-    row.seconds = {who: float(np.median(t)) for who, t in times.items()}
-    row.least = {who: min(t) for who, t in times.items()}
-    measure.rate(row, times)
-    ready.clear()
-    gc.collect()
-    return _as_json(row, network) | (_explained(network, training, device) if explained else {})
+    _compare(ready, row, ALLOWED[place.precision])
+    ours = weft_contestant(network, training, place) if explained and "weft" in ready else None
+    if ours:
+        ours.call()
+    return PreparedRow(network, place, row, ready, ours)
+
+
+def use_cpu_time() -> None:
+    """Time with the CPU time of this process."""
+    Clock.now = staticmethod(time.process_time)
 
 
 def _waiting(one: Work) -> Ready:
@@ -62,7 +88,7 @@ def _waiting(one: Work) -> Ready:
     return Ready(call, one.values)
 
 
-def _compare(ready: dict[str, Work], row: Row) -> None:
+def _compare(ready: dict[str, Work], row: Row, allowed: float) -> None:
     """Note how far each contestant is from the first; one that is wrong does not count."""
     shown: dict[str, list[np.ndarray]] = {}
     for who in list(ready):
@@ -75,7 +101,7 @@ def _compare(ready: dict[str, Work], row: Row) -> None:
     row.differences = {who: measure.difference(shown[first], found) for who, found in shown.items()}
     own = max((d for who, d in row.differences.items() if not measure.is_ours(who)), default=0.0)
     for who, difference in row.differences.items():
-        if measure.is_ours(who) and not difference <= max(ALLOWED, OWN * own):
+        if measure.is_ours(who) and not difference <= max(allowed, OWN * own):
             row.failures[who] = f"differs from {first} by {difference:.1e}, torch from itself by {own:.1e}"
 
 
@@ -84,10 +110,8 @@ def _as_json(row: Row, network: ZooNetwork) -> dict[str, Any]:
     return {"batch": network.shape[0], "shape": network.shape, **{name: getattr(row, name) for name in known}}
 
 
-def _explained(network: ZooNetwork, training: bool, device: str) -> dict[str, Any]:
+def _explained(made: WeftTraining | WeftInference) -> dict[str, Any]:
     """Seconds above the roof, and the kernels that lose most of them; kernels of one name count together."""
-    made = (WeftTraining if training else WeftInference)(network, device)
-    made.call()
     rows = made.explain().rows
     lost: dict[str, float] = defaultdict(float)
     spent: dict[str, float] = defaultdict(float)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,28 @@ from weft.zoo.facts import NetworkFacts
 
 from .random_networks import random_network
 
-MACS = 2e9  # of a batch's forward pass: batches are as large as this allows, a large network's is 1
-MOST = 64  # examples of a batch
 RANDOM = 10  # networks made by chance
 NOISE = 0.1  # of parameters that begin at one value: with all results 0 any two networks would agree
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """How large batches are, unless a size is given: as large as the operations allow; the batch of a large network is 1."""
+
+    macs: float  # of a batch's forward pass
+    most: int  # examples of a batch
+    texts: int  # times the batch of a text
+    given: int | None = None
+
+    def of(self, macs: float, most: int | None = None) -> int:
+        """The batch of a network with so many multiply-adds an example."""
+        return self.given or max(1, min(most or self.most, int(self.macs / macs)))
+
+    def of_text(self, count: int) -> int:
+        return self.given or self.texts * count
+
+
+ON_CPU, ON_GPU = BatchSizes(2e9, 64, 1), BatchSizes(128e9, 128, 8)
 
 
 @dataclass(frozen=True)
@@ -76,14 +94,15 @@ def _add_noise(model: nn.Module) -> None:
                 tensor.assign(weft.asarray(value + np.float32(NOISE) * noise))
 
 
-def networks(batch: int | None = None) -> Iterator[ZooNetwork]:
-    """All networks of the sweep, with batches of a given size or of one that suits them."""
+def networks(device: str = "cpu", batch: int | None = None) -> Iterator[ZooNetwork]:
+    """All networks of the sweep, with batches of a given size or of one that suits them and the device."""
+    sizes = replace(ON_CPU if device == "cpu" else ON_GPU, given=batch)
     for name, facts in FACTS.items():
-        yield _of_zoo(name, facts, batch)
+        yield _of_zoo(name, facts, sizes)
     yield from _others(batch)
     for seed in range(RANDOM):
         network, shape = random_network(seed)
-        count = batch or min(shape[0], max(1, int(MACS / nn.summary(network, (1, *shape[1:])).macs)))
+        count = sizes.of(nn.summary(network, (1, *shape[1:])).macs, shape[0])
         make: Callable[[], nn.Module] = partial(_random, seed)
         yield ZooNetwork("random", f"random {seed}", make, (count, *shape[1:]), 5)
 
@@ -92,14 +111,14 @@ def _random(seed: int) -> nn.Module:
     return random_network(seed)[0]
 
 
-def _of_zoo(name: str, facts: NetworkFacts, batch: int | None) -> ZooNetwork:
+def _of_zoo(name: str, facts: NetworkFacts, sizes: BatchSizes) -> ZooNetwork:
     if facts.task == "text":
-        return _text(name, batch)
+        return _text(name, sizes)
     assert facts.input is not None, name
     assert facts.macs is not None, name
     assert facts.classes is not None, name
     make: Callable[..., nn.Module] = zoo.find(name)
-    count = batch or max(1, min(MOST, int(MACS / facts.macs)))
+    count = sizes.of(facts.macs)
     shape: tuple[int, ...] = (count, *facts.input)
     if name == "mlp":
         make = partial(make, 784, 300, 100, facts.classes)
@@ -114,12 +133,12 @@ def _of_zoo(name: str, facts: NetworkFacts, batch: int | None) -> ZooNetwork:
 _TEXTS = {"char_lstm": (65, 32, 64), "gpt": (65, 16, 128), "gpt2": (50257, 1, 256)}
 
 
-def _text(name: str, batch: int | None) -> ZooNetwork:
+def _text(name: str, sizes: BatchSizes) -> ZooNetwork:
     vocabulary, count, length = _TEXTS[name]
     make: Callable[[], nn.Module] = partial(zoo.find(name), vocabulary)
     if name == "gpt2":
         make = partial(zoo.find(name), vocabulary, dropout=0.0)
-    return ZooNetwork("zoo", name, make, (batch or count, length), vocabulary, vocabulary)
+    return ZooNetwork("zoo", name, make, (sizes.of_text(count), length), vocabulary, vocabulary)
 
 
 def _others(batch: int | None) -> Iterator[ZooNetwork]:

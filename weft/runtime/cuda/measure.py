@@ -211,18 +211,21 @@ class Choices:
         loaded = {
             source: (self.gpu.load(b.code, b.symbol, b.shared), WARP * b.warps, b.shared) for source, b in code.items()
         }
-        for key, comparison in unknown.items():
-            times: dict[str, float | None] = {}
-            try:
-                if key in able:
-                    times = self._times(comparison, loaded)
-            except OutOfMemory:
-                self._here[key] = expected(
-                    comparison.kernel, comparison.wanted
-                )  # not kept: there may be enough memory another time
-                continue
-            cache().put(self._full(key), json.dumps(times).encode())
-            self._here[key] = _won(times)
+        with cache().making(self._full("")):  # processes that measure at the same time would disturb each other
+            for key, comparison in unknown.items():
+                if self._known(key) is None:
+                    self._settle_one(key, comparison, loaded if key in able else None)
+
+    def _settle_one(self, key: str, comparison: _Comparison, loaded: dict[KernelSource, Any] | None) -> None:
+        times: dict[str, float | None] = {}
+        try:
+            if loaded is not None:
+                times = self._times(comparison, loaded)
+        except OutOfMemory:  # not kept: there may be enough memory another time
+            self._here[key] = expected(comparison.kernel, comparison.wanted)
+            return
+        cache().put(self._full(key), json.dumps(times).encode())
+        self._here[key] = _won(times)
 
     def _times(self, comparison: _Comparison, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
         asked = self._ready(comparison.wanted.spec)
