@@ -324,15 +324,21 @@ def test_benchmarks_are_measured_round_by_round(monkeypatch):
     for name, seconds in windows.items():
         one = getattr(benchmarks._together, name)
         monkeypatch.setattr(one, "_run", lambda calls, seconds=seconds: float(next(seconds)))
+    for _ in range(5):
+        benchmarks.add()
+    found = benchmarks.measures()
+    assert (found.products, found.convolutions, found.alone) == (2.0, 2.0, None)
+    assert [size for size, _ in found.sweeps] == [1 << 17]
     for _ in range(3):
         benchmarks.add()
-    three = benchmarks.measures()
-    assert (three.products, three.convolutions, three.alone) == (1.0, 1.0, None)
-    assert [size for size, _ in three.sweeps] == [1 << 17]
-    for _ in range(3):
-        benchmarks.add()
-    assert benchmarks.measures().products == 1.75
-    assert benchmarks.measures(last=3).products == benchmarks.measures(last=3).convolutions == 4.0
+    assert benchmarks.measures(last=5).products == benchmarks.measures(last=5).convolutions == 5.0
+
+
+@pytest.mark.parametrize("windows", [[1.0], [1.0, 10.0], [1.0, 2.0, 40.0]])
+def test_a_benchmark_takes_no_less_than_its_fastest_window(windows):
+    products = RankBenchmarks(1, [], [])._together.products
+    products.found = windows
+    assert 1.0 <= products.seconds() <= windows[-1]
 
 
 def test_the_convolutions_of_the_benchmark_are_convolutions():

@@ -7,7 +7,6 @@ windows that take turns, round after round: a slow second is part of all figures
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
@@ -173,7 +172,7 @@ class Windows:
 
     def seconds(self, last: int | None = None) -> float:
         """Seconds per call: the lower quartile of all windows, or of the `last` ones."""
-        return statistics.quantiles(self.found[-last:] if last else self.found, n=4)[0]
+        return float(np.quantile(self.found[-last:] if last else self.found, 0.25))
 
     def _run(self, calls: int) -> float:
         begin = time.perf_counter()
