@@ -2,10 +2,12 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
 import weft
+from benchmarks import plan as benchmark
 from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.cli import main
@@ -476,6 +478,24 @@ def test_convolutions_are_slowed_down_like_convolutions_and_others_like_products
     assert slower("layers.3", **only_convolutions) == pytest.approx(1, abs=0.02)
     kernels = small_work.profiles[0][1].kernels
     assert {k.name.split("x")[0] for k in kernels if k.is_convolution} == {"conv 3", "conv filter gradient 3"}
+
+
+def test_the_benchmark_predicts_the_steps_in_its_file_again(small_work, tmp_path):
+    """From the calibration of each row, and the profile: with another calibration, another prediction follows."""
+    alone, two = (machine_with(convolutions=1.25).measures[n] for n in (1, 2))
+    measures = replace(two, alone=AloneMeasures(alone.products, alone.convolutions, alone.sweeps))
+    slower = replace(measures, convolutions=2 * measures.convolutions)
+    turns = [benchmark.Turns("small", 2, [[1e-3, 3e-3]], [[2e-3], [2.5e-3]], one) for one in (measures, slower)]
+    rows = [benchmark.row(small_work, one, 16) for one in turns]
+    assert 1e-3 < rows[0].predicted < rows[1].predicted
+    settings = {"save": f"{tmp_path}/found.json", "batch": "16"}
+    benchmark.save(settings, machine_with(), {"small": small_work}, rows)
+    here, again = benchmark.stored(tmp_path / "found.json")
+    assert here == machine_with()
+    assert [one.turns for one in again] == turns
+    assert [one.predicted for one in again] == pytest.approx([one.predicted for one in rows], rel=1e-9)
+    assert "convolutions 1.50x" in benchmark.text(here, again)
+    assert {row["ranks"] for row in json.loads((tmp_path / "found.json").read_text())["rows"]} == {2}
 
 
 def test_the_picture_has_a_line_for_each_family(small_work):
