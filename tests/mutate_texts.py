@@ -149,7 +149,7 @@ def _make_tables(folder: Path) -> None:
 
 
 def _make_measured(folder: Path) -> None:
-    measures = RankMeasures(((1e3, 1e-5), (1e6, 1e-3)), 1.1, ((1e5, 1.0), (1e7, 1.4)))
+    measures = RankMeasures(((1e3, 1e-5), (1e6, 1e-3)), 1.1, 1.2, ((1e5, 1.0), (1e7, 1.4)))
     calibration.MeasuredCluster({1: measures, 2: measures}, "a CPU", 2, 8e9).save(folder / "measured.json")
 
 

@@ -25,9 +25,8 @@ def machine(cores=4, all_reduce=1e-5, slower=1.0):
     def measures(ranks):
         reduced = tuple((n, all_reduce + n / 1e9) for n in sizes) if ranks > 1 else ()
         factor = slower if ranks > 1 else 1.0
-        return RankMeasures(
-            reduced, factor * 1e-3 + (all_reduce if ranks > 1 else 0.0), tuple((n, factor * n / 1e10) for n in sizes)
-        )
+        compute = factor * 1e-3 + (all_reduce if ranks > 1 else 0.0)
+        return RankMeasures(reduced, compute, compute, tuple((n, factor * n / 1e10) for n in sizes))
 
     return MeasuredCluster({n: measures(n) for n in (1, 2, 4)}, "a processor", cores, 1e11)
 

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
 import weft
+from benchmarks import plan as benchmark
 from rank_tools import mesh_of
 from weft import nn, optim, parallel
 from weft.cli import main
@@ -32,7 +34,7 @@ from weft.plan import (
 from weft.plan.calibration import measured_by
 from weft.plan.clusters import published_scaling
 from weft.plan.plan_text import checks_text
-from weft.plan.rank_measures import AloneMeasures
+from weft.plan.rank_measures import AloneMeasures, RankBenchmarks
 from weft.plan.scaling_plan import family
 from weft.plan.splits import splits
 from weft.plan.step_time import buckets, cut
@@ -275,31 +277,37 @@ def test_published_efficiencies_are_predicted_in_their_order():
 # --- this machine -----------------------------------------------------------------------------------------------------------------------
 
 
-def machine_with(products=1.5, memory=2.0):
-    one = RankMeasures((), 1e-3, ((1e6, 1e-4), (1e8, 1e-2)))
+def machine_with(products=1.5, convolutions=1.5, memory=2.0):
+    one = RankMeasures((), 1e-3, 2e-3, ((1e6, 1e-4), (1e8, 1e-2)))
     two = RankMeasures(
-        ((1e3, 1e-6), (1e6, 1e-3), (1e8, 1e-1)), products * 1e-3 + 1e-6, ((1e6, memory * 1e-4 + 1e-6), (1e8, memory * 1e-2 + 1e-6))
+        ((1e3, 1e-6), (1e6, 1e-3), (1e8, 1e-1)), products * 1e-3 + 1e-6, convolutions * 2e-3 + 1e-6,
+        ((1e6, memory * 1e-4 + 1e-6), (1e8, memory * 1e-2 + 1e-6)),
     )  # fmt: skip
     return MeasuredCluster({1: one, 2: two}, "a test", 2, 8e9)
 
 
 def test_measured_all_reduces_are_interpolated():
-    found = machine_with()
+    found = machine_with(convolutions=1.25)
     assert found.all_reduce(RankGroup(2, 2), 1e6).seconds == pytest.approx(1e-3)
     assert found.all_reduce(RankGroup(2, 2), 1e7).seconds == pytest.approx(1e-2)
     assert found.all_reduce(RankGroup(2, 2), 1e9).seconds == pytest.approx(1)
     assert found.all_reduce(RankGroup(1, 1), 1e9).seconds == 0
     assert found.compute_factor(1) == 1
     assert found.compute_factor(2) == pytest.approx(1.5)
+    assert found.convolution_factor(1) == 1
+    assert found.convolution_factor(2) == pytest.approx(1.25)
     assert found.memory_factor(2, 1e7) == pytest.approx(2.0, rel=0.01)
 
 
 def test_more_ranks_are_not_faster_than_fewer():
-    beside = AloneMeasures(1e-3, ((1e6, 1e-4),))
+    beside = AloneMeasures(1e-3, 2e-3, ((1e6, 1e-4),))
     slowdowns = {2: 1.44, 4: 1.0, 8: 1.44, 16: 2.0}
-    measures = {n: RankMeasures((), slow * 1e-3, ((1e6, slow * 1e-4),), beside) for n, slow in slowdowns.items()}
+    measures = {
+        n: RankMeasures((), slow * 1e-3, slow * 2e-3, ((1e6, slow * 1e-4),), beside) for n, slow in slowdowns.items()
+    }
     found = MeasuredCluster(measures, "a test", 16, 8e9)
     assert [found.compute_factor(n) for n in (1, 2, 4, 8, 16)] == pytest.approx([1, 1.2, 1.2, 1.44, 2.0])
+    assert [found.convolution_factor(n) for n in (4, 32)] == pytest.approx([1.2, 2.0])
     assert [found.memory_factor(n, 1e6) for n in (2, 4, 32)] == pytest.approx([1.2, 1.2, 2.0])
 
 
@@ -308,13 +316,48 @@ def test_one_rank_alone_is_measured_in_turns_with_all(shared_pools):
     found = measured_by(shared_pools[2], 2, [1 << 10], [1 << 17], rounds=2)
     assert found.alone is not None
     assert min(found.alone.products, found.products, found.alone.sweeps[0][1], found.all_reduce[0][1]) > 0
+    assert min(found.alone.convolutions, found.convolutions) > 0
     assert [[size for size, _ in rows] for rows in (found.sweeps, found.alone.sweeps)] == [[1 << 17], [1 << 17]]
 
 
+def test_benchmarks_are_measured_round_by_round(monkeypatch):
+    benchmarks = RankBenchmarks(1, [], [1 << 17])
+    windows = {name: iter(range(1, 10)) for name in ("products", "convolutions")}
+    for name, seconds in windows.items():
+        one = getattr(benchmarks._together, name)
+        monkeypatch.setattr(one, "_run", lambda calls, seconds=seconds: float(next(seconds)))
+    for _ in range(5):
+        benchmarks.add()
+    found = benchmarks.measures()
+    assert (found.products, found.convolutions, found.alone) == (2.0, 2.0, None)
+    assert [size for size, _ in found.sweeps] == [1 << 17]
+    for _ in range(3):
+        benchmarks.add()
+    assert benchmarks.measures(last=5).products == benchmarks.measures(last=5).convolutions == 5.0
+
+
+@pytest.mark.parametrize("windows", [[1.0], [1.0, 10.0], [1.0, 2.0, 40.0]])
+def test_a_benchmark_takes_no_less_than_its_fastest_window(windows):
+    products = RankBenchmarks(1, [], [])._together.products
+    products.found = windows
+    assert 1.0 <= products.seconds() <= windows[-1]
+
+
+def test_the_convolutions_of_the_benchmark_are_convolutions():
+    """Both are computed whole, though one element is read; and products are none."""
+    benchmarks = RankBenchmarks(1, [], [])._together
+    images = benchmarks.convolutions.args[0].shape[0]
+    kernels = weft.profile(benchmarks.convolutions.function, *benchmarks.convolutions.args, repeats=1).kernels
+    flops = 2 * images * 16 * 16 * 128 * 128 * 9
+    assert [kernel.flops for kernel in kernels if kernel.is_convolution] == [flops, flops]
+    products = weft.profile(benchmarks.products.function, *benchmarks.products.args, repeats=1).kernels
+    assert not any(kernel.is_convolution for kernel in products)
+
+
 def test_a_line_gives_latency_and_bandwidth():
-    line = RankMeasures(tuple((s, 5e-6 + s / 2e9) for s in (1e3, 1e5, 1e7)), 0.0, ()).line
+    line = RankMeasures(tuple((s, 5e-6 + s / 2e9) for s in (1e3, 1e5, 1e7)), 0.0, 0.0, ()).line
     assert (line.latency, line.bandwidth) == (pytest.approx(5e-6), pytest.approx(2e9))
-    noisy = RankMeasures(((1e3, 1e-6), (1e5, 1e-3), (1e6, 2e-3)), 0.0, ()).line
+    noisy = RankMeasures(((1e3, 1e-6), (1e5, 1e-3), (1e6, 2e-3)), 0.0, 0.0, ()).line
     assert (noisy.latency, noisy.bandwidth) == (pytest.approx(1e-6), pytest.approx(5e8))
 
 
@@ -323,8 +366,9 @@ def test_what_was_measured_is_kept(tmp_path):
     assert here(path) == machine_with()
     with pytest.raises(UserError, match="weft plan --measure"):
         here(tmp_path / "nothing.json")
-    path.write_text('{"format": 0}')
-    with pytest.raises(UserError, match="a calibration of format"):
+    path.write_text(json.dumps(machine_with().to_dict() | {"format": 2}))
+    told = r"a calibration of format 3 is required, .* has format 2\. Run weft plan --measure again\."
+    with pytest.raises(UserError, match=told):
         here(path)
     with pytest.raises(UserError, match="this machine has 2 cores, .* got ranks=4"):
         scaling_plan(WORK, machine_with(), 8, [4])
@@ -412,11 +456,46 @@ def test_projection_to_a_faster_machine_is_faster(small_work):
 
 
 def test_ranks_beside_each_other_are_slower(small_work):
-    found = machine_with(products=1.5, memory=2.0)
+    found = machine_with(products=1.5, convolutions=1.5, memory=2.0)
     ratio = found.work(small_work, 2).seconds(16) / small_work.seconds(16)
     assert 1.5 <= ratio <= 2.0
     with pytest.raises(UserError, match="format of the network"):
         found.work(small_work, 2, "float16")
+
+
+def test_convolutions_are_slowed_down_like_convolutions_and_others_like_products(small_work):
+    """Without a slowdown of memory, that of the kernel's own class of compute is the only one."""
+
+    def slower(name, **slowdowns):
+        found = machine_with(**slowdowns, memory=1.0).work(small_work, 2)
+        now, before = ({layer.name: layer.forward.at(16) for layer in work.layers} for work in (found, small_work))
+        return now[name] / before[name]
+
+    only_products, only_convolutions = ({"products": x, "convolutions": 3 - x} for x in (2.0, 1.0))
+    assert slower("layers.0", **only_products) == pytest.approx(1, abs=0.02)
+    assert slower("layers.0", **only_convolutions) > 1.05
+    assert slower("layers.3", **only_products) > 1.05
+    assert slower("layers.3", **only_convolutions) == pytest.approx(1, abs=0.02)
+    kernels = small_work.profiles[0][1].kernels
+    assert {k.name.split("x")[0] for k in kernels if k.is_convolution} == {"conv 3", "conv filter gradient 3"}
+
+
+def test_the_benchmark_predicts_the_steps_in_its_file_again(small_work, tmp_path):
+    """From the calibration of each row, and the profile: with another calibration, another prediction follows."""
+    alone, two = (machine_with(convolutions=1.25).measures[n] for n in (1, 2))
+    measures = replace(two, alone=AloneMeasures(alone.products, alone.convolutions, alone.sweeps))
+    slower = replace(measures, convolutions=2 * measures.convolutions)
+    turns = [benchmark.Turns("small", 2, [[1e-3, 3e-3]], [[2e-3], [2.5e-3]], one) for one in (measures, slower)]
+    rows = [benchmark.row(small_work, one, 16) for one in turns]
+    assert 1e-3 < rows[0].predicted < rows[1].predicted
+    settings = {"save": f"{tmp_path}/found.json", "batch": "16"}
+    benchmark.save(settings, machine_with(), {"small": small_work}, rows)
+    here, again = benchmark.stored(tmp_path / "found.json")
+    assert here == machine_with()
+    assert [one.turns for one in again] == turns
+    assert [one.predicted for one in again] == pytest.approx([one.predicted for one in rows], rel=1e-9)
+    assert "convolutions 1.50x" in benchmark.text(here, again)
+    assert {row["ranks"] for row in json.loads((tmp_path / "found.json").read_text())["rows"]} == {2}
 
 
 def test_the_picture_has_a_line_for_each_family(small_work):

@@ -50,6 +50,7 @@ class Row:
     waiting: float = 0.0  # share of the threads' time in which they waited for others
     starts: int = 1  # kernels that it starts one after the other: many for a scan
     limit: str = ""  # what bounds it, if the device knows: compute, memory or waiting
+    anchor: str = ""  # class of the op that it is built around: contraction, convolution, control; "" for loops
 
     @property
     def gflops(self) -> float:
@@ -172,6 +173,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
         done.persistent,
         timed.waiting,
         planning.cost_model.starts(found.program, call),
+        anchor=(kernel.anchor and kernel.anchor.op.kernel) or "",
     )
 
 

@@ -78,14 +78,14 @@ def _measure(given: Words) -> MeasuredCluster:
     if given["json"]:
         print(as_json(found.to_dict()))
         return found
-    rows = [["ranks", "all-reduce latency", "bandwidth", "products", "64 MB of memory"]]
+    rows = [["ranks", "all-reduce latency", "bandwidth", "products", "convolutions", "64 MB of memory"]]
     for n, one in found.measures.items():
         line = one.line if one.all_reduce else None
         rows.append(
             [str(n), "-" if line is None else duration(line.latency), "-" if line is None else f"{line.bandwidth / 1e9:.2f} GB/s"]
-            + [f"{found.compute_factor(n):.2f}x", f"{found.memory_factor(n, 64e6):.2f}x"]
+            + [f"{found.compute_factor(n):.2f}x", f"{found.convolution_factor(n):.2f}x", f"{found.memory_factor(n, 64e6):.2f}x"]
         )  # fmt: skip
-    print(f"{found.title}\n{table(rows, left=0)}\nproducts and memory: how much longer they take than in one rank alone\nwritten: {path}")  # fmt: skip
+    print(f"{found.title}\n{table(rows, left=0)}\nproducts, convolutions and memory: how much longer they take than in one rank alone\nwritten: {path}")  # fmt: skip
     return found
 
 

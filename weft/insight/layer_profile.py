@@ -31,11 +31,17 @@ class KernelProfile:
     waiting: float = 0.0  # fraction of the threads' time spent waiting for the slowest
     starts: int = 1  # sequential launches: many for a scan
     limit: str = ""  # what bounds it, if the device knows
+    anchor: str = ""  # class of the op that it is built around: contraction, convolution, control; "" for loops
 
     @property
     def roof(self) -> float:
         """The fraction of the roofline that it reaches: 1 is at the roof."""
         return self.least / self.seconds
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it computes a convolution or one of its gradients, by an algorithm of its own."""
+        return self.anchor == "convolution"
 
     @property
     def intensity(self) -> float:

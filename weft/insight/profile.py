@@ -177,4 +177,5 @@ def _kernel(number: int, calls: Sequence[Row], scale: float) -> KernelProfile:
         sum(row.waiting * row.seconds for row in calls) / seconds if seconds else 0.0,
         max(row.starts for row in calls),
         main.limit,
+        main.anchor,
     )

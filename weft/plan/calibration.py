@@ -4,8 +4,9 @@
     measured.save()
     weft.plan.here()                             # the latest measurement
 
-For each number of ranks it holds the time of an all-reduce by size, and the slowdown when all ranks compute at once: products
-share clock rates, and cores with hyper-threading; sweeps over memory share caches and memory bandwidth.
+For each number of ranks it holds the time of an all-reduce by size, and the slowdown when all ranks compute at once: products and
+convolutions share clock rates, and cores with hyper-threading; sweeps over memory share caches and memory bandwidth. Two threads of a core
+slow products down more than convolutions, because products alone saturate its FMA units.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from ..parallel.ranks import RankPool
 from ..records import dataclass
 from .clusters import HERE
 from .collectives import CollectiveCost, RankGroup
-from .rank_measures import ROUNDS, AloneMeasures, Points, RankMeasures, measure_rank
+from .rank_measures import ROUNDS, AloneMeasures, RankMeasures, measure_rank, slowest
 from .step_work import StepWork
 
-FORMAT = 2
+FORMAT = 3
 FILE = "plan-here.json"
 SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
 SWEEPS = tuple(1 << k for k in (17, 20, 22, 24, 26))
@@ -84,12 +85,17 @@ class MeasuredCluster:
         roof = found.explanation.roof
         compute, memory = roof.seconds(kernel.flops, 0.0), roof.seconds(0.0, kernel.nbytes)
         share = compute / (compute + memory) if compute + memory else 1.0
-        factor = share * self.compute_factor(ranks) + (1 - share) * self.memory_factor(ranks, kernel.nbytes / 2)
+        computing = self.convolution_factor(ranks) if kernel.is_convolution else self.compute_factor(ranks)
+        factor = share * computing + (1 - share) * self.memory_factor(ranks, kernel.nbytes / 2)
         return replace(kernel, seconds=factor * kernel.seconds)
 
     def compute_factor(self, ranks: int) -> float:
         """The slowdown of products when `ranks` ranks compute at once, relative to a single rank."""
         return self._slowdown(ranks, lambda m: (m.products, self._alone(m).products))
+
+    def convolution_factor(self, ranks: int) -> float:
+        """The slowdown of convolutions."""
+        return self._slowdown(ranks, lambda m: (m.convolutions, self._alone(m).convolutions))
 
     def memory_factor(self, ranks: int, nbytes: float) -> float:
         """The slowdown of reading and writing `nbytes` bytes."""
@@ -154,7 +160,7 @@ class MeasuredCluster:
         return file
 
     def to_dict(self) -> dict[str, object]:
-        measures = {str(n): vars(m) | {"alone": m.alone and vars(m.alone)} for n, m in self.measures.items()}
+        measures = {str(n): m.to_dict() for n, m in self.measures.items()}
         return {"format": FORMAT, "cpu": self.cpu, "cores": self.cores, "memory_bytes": self.memory_bytes, "measures": measures}  # fmt: skip
 
 
@@ -220,14 +226,8 @@ def _measured(ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> RankMe
 def measured_by(
     pool: RankPool, ranks: int, sizes: Sequence[int], sweeps: Sequence[int], rounds: int = ROUNDS
 ) -> RankMeasures:
-    """The measurements of all ranks of a pool: the times of the slowest, and those of rank 0 alone."""
-    parts = pool.run(measure_rank, ranks, list(sizes), list(sweeps), rounds)
-
-    def points(columns: Sequence[Points]) -> Points:
-        return tuple((rows[0][0], max(seconds for _, seconds in rows)) for rows in zip(*columns, strict=True))
-
-    reduced, swept = (points([getattr(part, name) for part in parts]) for name in ("all_reduce", "sweeps"))
-    return RankMeasures(reduced, max(part.products for part in parts), swept, parts[0].alone)
+    """The measurements of all ranks of a pool."""
+    return slowest(pool.run(measure_rank, ranks, list(sizes), list(sweeps), rounds))
 
 
 def here(path: str | Path | None = None) -> MeasuredCluster:
@@ -254,7 +254,7 @@ def here(path: str | Path | None = None) -> MeasuredCluster:
 
 
 def _from_dict(told: Mapping[str, Any]) -> MeasuredCluster:
-    measures = {int(n): _read(m) for n, m in told["measures"].items()}
+    measures = {int(n): RankMeasures.from_dict(m) for n, m in told["measures"].items()}
     return MeasuredCluster(measures, told["cpu"], told["cores"], told["memory_bytes"])
 
 
@@ -271,16 +271,6 @@ def here_or_measured(ranks: Sequence[int], tell: Callable[[str], None] = lambda 
     if cache_folder() is not None:
         measured.save()
     return measured
-
-
-def _read(told: Mapping[str, Any]) -> RankMeasures:
-    alone = told["alone"]
-    beside = alone and AloneMeasures(alone["products"], _points(alone["sweeps"]))
-    return RankMeasures(_points(told["all_reduce"]), told["products"], _points(told["sweeps"]), beside)
-
-
-def _points(rows: Sequence[Sequence[float]]) -> Points:
-    return tuple((float(x), float(y)) for x, y in rows)
 
 
 def _file(path: str | Path | None) -> Path:

@@ -1,4 +1,5 @@
-"""The benchmarks that `calibration.measure` runs in every rank: all-reduces, products and memory sweeps, with the other ranks busy or idle.
+"""The benchmarks that `calibration.measure` runs in every rank: all-reduces, products, convolutions and memory sweeps, with the other ranks
+busy or idle.
 
 The clock of a core, and what other programs and virtual machines take, change within seconds. Benchmarks are therefore timed in short
 windows that take turns, round after round: a slow second is part of all figures, with the other ranks and without them.
@@ -6,9 +7,8 @@ windows that take turns, round after round: a slow second is part of all figures
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..mesh.mesh import Mesh
 from ..ops.collective import all_reduce, barrier
+from ..ops.conv import conv, conv_transpose
 from ..ops.convert import asarray, parameter
 from ..records import dataclass
 from ..tensor import Tensor
@@ -29,6 +30,7 @@ CHAIN = 8  # small all-reduces in one program, to amortize launch overhead
 LARGE = 1 << 20  # bytes from which one all-reduce is enough
 PRODUCT = 256  # rows and columns: all operands fit into the caches of a core
 PRODUCTS = 8  # in one program: about as long as a step of a small network
+CHANNELS, PIXELS, IMAGES = 128, 16, 8  # of a 3x3 convolution: about twice as long as the products
 Points = tuple[tuple[float, float], ...]  # bytes and seconds
 Join = Callable[[Tensor], Tensor]  # a barrier between ranks
 _meshes: dict[int, Mesh] = {}
@@ -39,7 +41,12 @@ class AloneMeasures:
     """The times of one rank while the others are idle."""
 
     products: float
+    convolutions: float
     sweeps: Points  # by bytes
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> AloneMeasures:
+        return cls(known["products"], known["convolutions"], _points(known["sweeps"]))
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class RankMeasures:
 
     all_reduce: Points  # by bytes
     products: float
+    convolutions: float
     sweeps: Points  # by bytes
     alone: AloneMeasures | None = None
 
@@ -55,7 +63,7 @@ class RankMeasures:
     def line(self) -> AlphaBeta:
         """Latency and bandwidth of the all-reduce: the line with the smallest relative error.
 
-        >>> RankMeasures(((1e3, 2e-6), (1e6, 1.001e-3)), 0.0, ()).line.latency < 1.1e-6
+        >>> RankMeasures(((1e3, 2e-6), (1e6, 1.001e-3)), 0.0, 0.0, ()).line.latency < 1.1e-6
         True
         """
         sizes, times = (np.array(column) for column in zip(*self.all_reduce, strict=True))
@@ -65,38 +73,87 @@ class RankMeasures:
             latency, per_byte = times[0], times[-1] / sizes[-1]
         return AlphaBeta(float(latency), 1 / float(per_byte))
 
+    def to_dict(self) -> dict[str, object]:
+        return vars(self) | {"alone": self.alone and vars(self.alone)}
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> RankMeasures:
+        alone = known["alone"] and AloneMeasures.from_dict(known["alone"])
+        return cls(
+            _points(known["all_reduce"]), known["products"], known["convolutions"], _points(known["sweeps"]), alone
+        )
+
+
+def _points(rows: Sequence[Sequence[float]]) -> Points:
+    return tuple((float(x), float(y)) for x, y in rows)
+
+
+def slowest(parts: Sequence[RankMeasures]) -> RankMeasures:
+    """The measurements of all ranks: the times of the slowest, and those of rank 0 alone.
+
+    >>> alone = AloneMeasures(1.0, 2.0, ((64.0, 0.1),))
+    >>> slowest([RankMeasures((), 1.5, 2.5, ((64.0, 0.3),), alone), RankMeasures((), 1.25, 3.0, ((64.0, 0.5),))])
+    RankMeasures(all_reduce=(), products=1.5, convolutions=3.0, sweeps=((64.0, 0.5),), alone=AloneMeasures(products=1.0, convolutions=2.0, sweeps=((64.0, 0.1),)))
+    """
+
+    def points(columns: Sequence[Points]) -> Points:
+        return tuple((rows[0][0], max(seconds for _, seconds in rows)) for rows in zip(*columns, strict=True))
+
+    reduced, swept = (points([getattr(part, name) for part in parts]) for name in ("all_reduce", "sweeps"))
+    products, convolutions = max(part.products for part in parts), max(part.convolutions for part in parts)
+    return RankMeasures(reduced, products, convolutions, swept, parts[0].alone)
+
 
 def measure_rank(ranks: int, sizes: Sequence[int], sweeps: Sequence[int], rounds: int = ROUNDS) -> RankMeasures:
-    """Measure all-reduces by bytes, products, and sweeps by bytes; rank 0 also measures the last two alone."""
-    is_first = mesh_of(ranks).index(AXIS) == 0
-    reduces = {size: _all_reduces(size) for size in sizes} if ranks > 1 else {}
-    together = _Computations(sweeps, _together)
-    alone = _Computations(sweeps, _itself) if ranks > 1 and is_first else None
-    empty = Windows(jit(lambda x: x + 1), asarray(np.zeros(1, np.float32)), join=_together)
+    """Runs in every rank: all benchmarks, in `rounds` rounds."""
+    benchmarks = RankBenchmarks(ranks, sizes, sweeps)
     for _ in range(rounds):
-        for windows in (empty, *reduces.values()):
+        benchmarks.add()
+    return benchmarks.measures()
+
+
+class RankBenchmarks:
+    """The benchmarks of a rank, compiled: all-reduces by bytes, products, convolutions, and sweeps by bytes.
+
+    Rank 0 also measures those that communicate nothing while the other ranks are idle.
+    """
+
+    def __init__(self, ranks: int, sizes: Sequence[int], sweeps: Sequence[int]) -> None:
+        is_first = mesh_of(ranks).index(AXIS) == 0
+        self._reduces = {size: _all_reduces(size) for size in sizes} if ranks > 1 else {}
+        self._together = _Computations(sweeps, _together)
+        self._alone = _Computations(sweeps, _itself) if ranks > 1 and is_first else None
+        self._empty = Windows(jit(lambda x: x + 1), asarray(np.zeros(1, np.float32)), join=_together)
+
+    def add(self) -> None:
+        """Run one round: a window of each benchmark. All ranks run it together."""
+        for windows in (self._empty, *self._reduces.values()):
             windows.add()
-        for windows, beside in zip_longest(together.all, alone.all if alone else ()):
+        for windows, beside in zip_longest(self._together.all, self._alone.all if self._alone else ()):
             if beside:
                 beside.add()
             barrier(AXIS)
             windows.add()
-    reduced = tuple((float(size), _one(size, windows.seconds, empty.seconds)) for size, windows in reduces.items())
-    return RankMeasures(reduced, **vars(together.times), alone=None if alone is None else alone.times)
+
+    def measures(self, last: int | None = None) -> RankMeasures:
+        """The results of all rounds, or of the `last` ones."""
+        empty = self._empty.seconds(last)
+        reduced = tuple((float(size), _one(size, one.seconds(last), empty)) for size, one in self._reduces.items())
+        alone = None if self._alone is None else self._alone.times(last)
+        return RankMeasures(reduced, **vars(self._together.times(last)), alone=alone)
 
 
 class _Computations:
-    """The benchmarks that communicate nothing: products and sweeps. `join` ends each."""
+    """The benchmarks that communicate nothing: products, convolutions and sweeps. `join` ends each."""
 
     def __init__(self, sweeps: Sequence[int], join: Join) -> None:
-        self.products = _products(join)
+        self.products, self.convolutions = _products(join), _convolutions(join)
         self.sweeps = {size: _sweep(size, join) for size in sweeps}
-        self.all = (self.products, *self.sweeps.values())
+        self.all = (self.products, self.convolutions, *self.sweeps.values())
 
-    @property
-    def times(self) -> AloneMeasures:
-        sweeps = tuple((float(size), windows.seconds) for size, windows in self.sweeps.items())
-        return AloneMeasures(self.products.seconds, sweeps)
+    def times(self, last: int | None) -> AloneMeasures:
+        sweeps = tuple((float(size), windows.seconds(last)) for size, windows in self.sweeps.items())
+        return AloneMeasures(self.products.seconds(last), self.convolutions.seconds(last), sweeps)
 
 
 class Windows:
@@ -113,10 +170,9 @@ class Windows:
         """Time one window."""
         self.found.append(self._run(self.calls))
 
-    @property
-    def seconds(self) -> float:
-        """Seconds per call."""
-        return statistics.quantiles(self.found, n=4)[0]
+    def seconds(self, last: int | None = None) -> float:
+        """Seconds per call: the lower quartile of all windows, or of the `last` ones."""
+        return float(np.quantile(self.found[-last:] if last else self.found, 0.25))
 
     def _run(self, calls: int) -> float:
         begin = time.perf_counter()
@@ -172,6 +228,18 @@ def _products(join: Join) -> Windows:
 
     square = np.eye(PRODUCT, dtype=np.float32)
     return Windows(jit(chain), asarray(square), asarray(square), join=join)
+
+
+def _convolutions(join: Join) -> Windows:
+    """A convolution and its data gradient, followed by a small all-reduce."""
+
+    def chain(x: Tensor, w: Tensor) -> Tensor:
+        return join(conv_transpose(conv(x, w, padding=1), w, padding=1)[0, 0, 0])
+
+    images = np.ones((IMAGES, CHANNELS, PIXELS, PIXELS), np.float32)
+    same = np.zeros((CHANNELS, CHANNELS, 3, 3), np.float32)
+    same[:, :, 1, 1] = np.eye(CHANNELS)
+    return Windows(jit(chain), asarray(images), asarray(same), join=join)
 
 
 def _sweep(nbytes: int, join: Join) -> Windows:
