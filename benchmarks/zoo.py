@@ -23,7 +23,6 @@ import argparse
 import json
 import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,17 @@ def _options() -> argparse.Namespace:
 def _sweep(options: argparse.Namespace, mode: str, threads: int, rows: list[dict[str, Any]]) -> None:
     where = options.device if options.device != "cpu" else f"{threads or 'all'} cores"
     print(f"\n## {mode}, {where}\n\n{HEAD}", flush=True)
-    kept = {row["name"]: row for row in rows if (row["mode"], row["asked"]) == (mode, threads)}
-    asked = [name for name in _names(options) if name not in kept]
+    names = _names(options)
+    shown = {row["name"]: row for row in rows if (row["mode"], row["asked"]) == (mode, threads) and row["name"] in names}
+    for row in shown.values():
+        print(_line(row))
     processes = RowProcesses(options.jobs, options.limit)
-    measured = processes.rows([partial(_command, options, mode, name, threads) for name in asked])
-    for name in _names(options):
-        if name not in kept:
-            kept[name] = {"mode": mode, "name": name, "asked": threads} | next(measured)
-            rows.append(kept[name])
-            _write(options, rows)
-        print(_line(kept[name]), flush=True)
-    shown = [kept[name] for name in _names(options)]
-    print(f"\n{_summary(shown, mode, options.device)}", flush=True)
+    for name, found in processes.rows({n: _command(options, mode, n, threads) for n in names if n not in shown}):
+        shown[name] = {"mode": mode, "name": name, "asked": threads} | found
+        rows.append(shown[name])
+        _write(options, rows)
+        print(_line(shown[name]), flush=True)
+    print(f"\n{_summary(list(shown.values()), mode, options.device)}", flush=True)
 
 
 def _names(options: argparse.Namespace) -> list[str]:

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -36,10 +36,12 @@ class RowProcesses:
         self.jobs, self.limit = jobs, limit
         self._turn, self._running = threading.Lock(), list[subprocess.Popen[str]]()
 
-    def rows(self, commands: Sequence[Callable[[], list[str]]]) -> Iterator[dict[str, Any]]:
-        """The rows in the order of the commands, each as soon as it and those before it are there."""
+    def rows(self, commands: Mapping[str, list[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The rows by name, as they are done."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            yield from pool.map(lambda command: self._row(command()), commands)
+            begun = {pool.submit(self._row, command): name for name, command in commands.items()}
+            for done in as_completed(begun):
+                yield begun[done], done.result()
 
     def _row(self, command: list[str]) -> dict[str, Any]:
         """One that dies, or takes too long, is a result too."""
