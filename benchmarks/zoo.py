@@ -81,7 +81,9 @@ def _sweep(options: argparse.Namespace, mode: str, threads: int, rows: list[dict
     where = options.device if options.device != "cpu" else f"{threads or 'all'} cores"
     print(f"\n## {mode}, {where}\n\n{HEAD}", flush=True)
     names = _names(options)
-    shown = {row["name"]: row for row in rows if (row["mode"], row["asked"]) == (mode, threads) and row["name"] in names}
+    shown = {
+        row["name"]: row for row in rows if (row["mode"], row["asked"]) == (mode, threads) and row["name"] in names
+    }
     for row in shown.values():
         print(_line(row))
     processes = RowProcesses(options.jobs, options.limit)

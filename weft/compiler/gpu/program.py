@@ -31,7 +31,7 @@ from ..planning.algorithms import asked_for_loops
 from ..planning.build import Backend, build, control_buffers
 from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
-from . import scalars
+from . import row_scans, scalars
 from .algorithms import choose, claimed, kept_tensors, plan_scratch_offsets, write
 from .anchors import anchor_of, is_attention, is_contraction
 from .commands import Collective, Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
@@ -111,7 +111,7 @@ def gpu_program(
         partial(apply_passes, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
-        memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
+        control_buffers=row_scans.buffers, memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -187,7 +187,7 @@ def _commands(
     """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
 
     def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch[KernelSource]:
-        made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
+        made = replace(made, loose=tuple(i for i, s in enumerate(slots) if s.base in loose or s.offset % ALIGNED))
         # The text does not contain the types of memory, nor the source lines of errors.
         same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
         kernel = known.setdefault(same, made)
@@ -218,7 +218,7 @@ def _commands(
             found += _copied(calls, launch)
             continue
         if first.kind == "control":
-            found.append(_control(program, first, known))
+            found += _control(program, first, known, launch)
             continue
         for made, done in _in_order(calls):
             found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
@@ -253,13 +253,29 @@ def _scratch_slots(program: KernelProgram, kernel: Kernel, scratch: Slot) -> dic
     return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
 
 
-def _control(program: KernelProgram, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
+def _control(
+    program: KernelProgram, call: Call, known: dict[object, KernelSource], launch: _Launcher
+) -> list[Command[KernelSource]]:
+    bodies = program.bodies[call.kernel]
+    scan = row_scans.row_scan(call.kernel, bodies)
+    if scan is None:
+        return [_control_flow(program, call, known)]
+    flow = _control_flow(program, call, known)
+    found: list[Command[KernelSource]] = []
+    for made, _ in _in_order(scan.before):
+        slots = [row_scans.outer_slot(flow, scan.body.memory.slots[node]) for node in made.arguments]
+        found.append(launch(made, slots, False, (call,)))
+    made, places = row_scans.write_row_scan(scan, flow)
+    return [*found, launch(made, places, False, (call,))]
+
+
+def _control_flow(program: KernelProgram, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
     kernel, slots = call.kernel, program.memory.slots
     bodies = program.bodies[kernel]
     scratch = program.memory.scratch[kernel]
     buffers = {
         name: Slot(scratch.base, scratch.offset + buffer.offset, buffer.nbytes)
-        for name, buffer in control_buffers(kernel, bodies).items()
+        for name, buffer in control_buffers(kernel, bodies, row_scans.buffers(kernel, bodies)).items()
     }
     numbers = {n.param("index"): n for n in kernel.outputs if n.op is ITEM}
     node = anchor_of(kernel)

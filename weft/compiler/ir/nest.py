@@ -107,6 +107,29 @@ class ReadyNest:
 
 def ready_nest(kernel: Kernel, lanes: int) -> ReadyNest:
     """The nest of a kernel as code is generated from it. The loops of an anchor's result are not changed."""
+    result = _unsplit_nest(kernel)
+    if not kernel.rows:
+        _split(result)
+        _merge(result)
+        _choose_vectors(result, lanes)
+    else:
+        result.vector = result.outer[-1]
+    return result
+
+
+def row_nest(kernel: Kernel, row: Loop) -> ReadyNest | None:
+    """The nest with the loop over rows outside and all other loops inside. None if some phases have loops inside those."""
+    result = _unsplit_nest(kernel)
+    _split(result)
+    rest = tuple(l for l in result.outer if l is not row and l.size != 1)
+    nested = any(p.loops or p.reductions for p in result.phases) or len(result.phases) > 1
+    if row not in result.outer or (rest and nested):
+        return None
+    phases = [p.replaced({}, rest or p.loops) for p in result.phases]
+    return ReadyNest((row,), [_merged_phase(p) for p in phases], None)
+
+
+def _unsplit_nest(kernel: Kernel) -> ReadyNest:
     nest = kernel.nest
     assert nest is not None
     phases = []
@@ -120,14 +143,7 @@ def ready_nest(kernel: Kernel, lanes: int) -> ReadyNest:
             for r in phase.reductions
         ]  # fmt: skip
         phases.append(ReadyPhase(phase.loops, body.steps, dict(body.number), stores, reductions))
-    result = ReadyNest(nest.outer, phases, None)
-    if not kernel.rows:
-        _split(result)
-        _merge(result)
-        _choose_vectors(result, lanes)
-    else:
-        result.vector = nest.outer[-1]
-    return result
+    return ReadyNest(nest.outer, phases, None)
 
 
 def _argument_position(reduction: Reduction, place: Place, x: Node) -> IndexExpr:
