@@ -55,6 +55,7 @@ class Case:
     goal: float | None = None  # seconds
     ahead: float | None = None  # how many times faster than the best peer weft should be
     flops: float = 0.0
+    repeats: int = 1  # how many times a call does the work: times and flops are of one
     items: int = 0
     allowed: float = 1e-3  # of the difference to the first peer
     dry: bool = False  # part of a dry run
@@ -94,7 +95,7 @@ def run(case: Case, effort: Effort) -> Row:
         if made is not None:
             ready[name] = made
     _compare(ready, row, case.allowed)
-    times = rounds(ready, row, effort)
+    times = {name: [t / case.repeats for t in found] for name, found in rounds(ready, row, effort).items()}
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))

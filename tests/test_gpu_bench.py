@@ -13,6 +13,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+import weft
+from weft.compiler.gpu.program import gpu_program
+from weft.compiler.ir.program import FRAME_RESERVED
+from weft.options import CompileOptions
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -102,6 +107,38 @@ def test_what_a_machine_without_network_is_given(monkeypatch: pytest.MonkeyPatch
     assert words[:2] == ["--platform", "manylinux_2_28_x86_64"]
     assert {"manylinux_2_17_x86_64", "manylinux2014_x86_64", "3.12"} <= set(words)
     assert wheels.normal("ML_Dtypes") == "ml-dtypes"
+
+
+@pytest.mark.parametrize("with_library", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_every_call_computes_attention_in_place(measuring: Any, backward: bool, with_library: bool) -> None:
+    """On GPUs nothing is computed once for all calls, and results are written where they stay."""
+    rows = importlib.import_module("gpu_attention")
+    sizes = rows.Sizes(2, 256, 2, 64, True)
+    inputs = [[weft.asarray(a).astype("bfloat16").realize() for a in arrays] for arrays in rows._arrays(sizes)]
+    assert len({a.numpy().tobytes() for arrays in inputs for a in arrays}) == 4 * sizes.count
+    step, arguments, results = (rows._weft_backward if backward else rows._weft_forward)(sizes, inputs)
+    step(*arguments)
+    assert len({r.numpy().tobytes() for r in results}) == len(results) == sizes.count * (3 if backward else 1)
+    traced = step._for(arguments, {}).traced
+    judge = (lambda kernel, claim: True) if with_library else None
+    program = gpu_program(traced.graph, traced.all_updates, CompileOptions("cuda"), traced.constants, judge)
+    assert {call.kind for call in program.calls} == {"plan"}  # and no copies
+    assert {call.phase.symbol == "library" for call in program.calls if call.phase is not None} == {with_library}
+    assert not any(call.once for call in program.calls)
+    outside = FRAME_RESERVED + len(traced.graph.inputs)
+    written = {slot.base for call in program.calls for slot in call.writes if FRAME_RESERVED <= slot.base < outside}
+    assert written == {FRAME_RESERVED + position for position in traced.all_updates.values()}
+    assert len(written) == len(results)
+
+
+def test_times_are_of_one_repeat(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "rounds", lambda ready, row, effort: {"torch": [4.0, 16.0], "weft": [2.0, 4.0]})
+    contestants = {"torch": contestant(measuring, 1.0), "weft": contestant(measuring, 1.0)}
+    row = measuring.run(measuring.Case("group", "name", contestants, flops=3e9, repeats=4), measuring.DRY)
+    assert (row.seconds, row.least) == ({"torch": 2.5, "weft": 0.75}, {"torch": 1.0, "weft": 0.5})
+    assert row.gflops == 4.0
+    assert row.ratio == 3.0  # the median of 2 and 4
 
 
 def contestant(measuring: Any, value: float, call: Any = lambda: None) -> Any:
