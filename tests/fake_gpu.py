@@ -21,7 +21,7 @@ POISON = 0x7F
 
 
 class FakeGpu:
-    name, number, capability, multiprocessors, driver_version = "fake", 0, 90, 2, "13.0"
+    name, number, capability, multiprocessors, driver_version, shared_bytes = "fake", 0, 90, 2, "13.0", 227 << 10
     stream, beside = 0, 1
 
     def __init__(self, total: int = 1 << 28) -> None:

@@ -31,12 +31,14 @@ from ..planning.algorithms import asked_for_loops
 from ..planning.build import Backend, build, control_buffers
 from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
-from . import row_scans, scalars
+from . import scalars
 from .algorithms import choose, claimed, kept_tensors, plan_scratch_offsets, write
 from .anchors import anchor_of, is_attention, is_contraction
 from .commands import Collective, Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
 from .contraction import write_copy
+from .row_scan_source import outer_slot, write_row_scan
+from .row_scans import row_scan
 from .source import KernelSource, Site, joined
 from .special import collectives
 from .special import plans as special
@@ -55,6 +57,8 @@ MOST_SHARED = (
     128 << 10
 )  # bytes of shared memory in a launch: Triton allocates it for each of the merged kernels separately
 
+
+SHARED_BYTES = 227 << 10  # the shared memory that a kernel may take on GPUs for data centers, from Hopper on
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 # Attention of wider floats is decomposed: its kernels multiply 16-bit floats on the matrix units.
@@ -91,13 +95,15 @@ def gpu_program(
     judge: Judge | None = None,
     collecting: Callable[[], AbstractContextManager[None]] | None = None,
     semi_sparse: CompressedBytes | None = None,
+    shared_bytes: int = SHARED_BYTES,
 ) -> KernelProgram:
     """The graph as a program: fused, ordered, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
     `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
     all of them before any is planned: what it has to measure it measures at the end of the block, all at once. `semi_sparse` says which
-    products with weights of 2:4 sparsity read them compressed, and how long those are; without it they are expanded.
+    products with weights of 2:4 sparsity read them compressed, and how long those are; without it they are expanded. `shared_bytes`: the
+    shared memory that a kernel may take.
     """
 
     def survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
@@ -111,9 +117,9 @@ def gpu_program(
         partial(apply_passes, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
-        control_buffers=row_scans.buffers, memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
+        memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,
     )  # fmt: skip
-    return build(graph, updates, target, constants)
+    return replace(build(graph, updates, target, constants), shared_bytes=shared_bytes)
 
 
 def _is_by_graph(kernel: Kernel, plan: Plan | None) -> bool:
@@ -145,7 +151,7 @@ def _plan(
 
 def commands(program: KernelProgram) -> CommandList[KernelSource]:
     """All commands of a program, in their order. Kernels that are the same are one object: they are compiled once."""
-    return _commands(program, {}, frozenset())
+    return _commands(program, {}, frozenset(), program.shared_bytes)
 
 
 Compiler = Callable[[Sequence[KernelSource]], list[Binary]]
@@ -182,7 +188,7 @@ _Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Lau
 
 
 def _commands(
-    program: KernelProgram, known: dict[object, KernelSource], loose: frozenset[int]
+    program: KernelProgram, known: dict[object, KernelSource], loose: frozenset[int], shared_bytes: int
 ) -> CommandList[KernelSource]:
     """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
 
@@ -218,7 +224,7 @@ def _commands(
             found += _copied(calls, launch)
             continue
         if first.kind == "control":
-            found += _control(program, first, known, launch)
+            found += _control(program, first, known, launch, shared_bytes)
             continue
         for made, done in _in_order(calls):
             found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
@@ -254,33 +260,35 @@ def _scratch_slots(program: KernelProgram, kernel: Kernel, scratch: Slot) -> dic
 
 
 def _control(
-    program: KernelProgram, call: Call, known: dict[object, KernelSource], launch: _Launcher
+    program: KernelProgram, call: Call, known: dict[object, KernelSource], launch: _Launcher, shared_bytes: int
 ) -> list[Command[KernelSource]]:
     bodies = program.bodies[call.kernel]
-    scan = row_scans.row_scan(call.kernel, bodies)
+    scan = row_scan(call.kernel, bodies, shared_bytes)
     if scan is None:
-        return [_control_flow(program, call, known)]
-    flow = _control_flow(program, call, known)
+        return [_control_flow(program, call, known, shared_bytes)]
+    flow = _control_flow(program, call, known, shared_bytes)
     found: list[Command[KernelSource]] = []
     for made, _ in _in_order(scan.before):
-        slots = [row_scans.outer_slot(flow, scan.body.memory.slots[node]) for node in made.arguments]
+        slots = [outer_slot(flow, scan.body.memory.slots[node]) for node in made.arguments]
         found.append(launch(made, slots, False, (call,)))
-    made, places = row_scans.write_row_scan(scan, flow)
+    made, places = write_row_scan(scan, flow)
     return [*found, launch(made, places, False, (call,))]
 
 
-def _control_flow(program: KernelProgram, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
+def _control_flow(
+    program: KernelProgram, call: Call, known: dict[object, KernelSource], shared_bytes: int
+) -> ControlFlow[KernelSource]:
     kernel, slots = call.kernel, program.memory.slots
     bodies = program.bodies[kernel]
     scratch = program.memory.scratch[kernel]
     buffers = {
         name: Slot(scratch.base, scratch.offset + buffer.offset, buffer.nbytes)
-        for name, buffer in control_buffers(kernel, bodies, row_scans.buffers(kernel, bodies)).items()
+        for name, buffer in control_buffers(kernel, bodies).items()
     }
     numbers = {n.param("index"): n for n in kernel.outputs if n.op is ITEM}
     node = anchor_of(kernel)
     outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
-    inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
+    inside = tuple(_commands(body, known, _loose(kernel, body), shared_bytes) for body in bodies)
     inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
     given = {name: node.param(name) for name in LOOP_PARAMS if name in node.op.params}
     flow = ControlFlow(

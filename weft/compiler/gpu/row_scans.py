@@ -1,108 +1,143 @@
 """Scans as one kernel, where no row depends on other rows: recurrent layers, whose rows are the examples of a batch.
 
-A step of such a scan is a few small kernels, which take less time than their launches. Here a program does all steps for a few rows: it
-runs the kernels of a step one after another for its rows alone, and only its own threads wait for each other. What a step computes goes
-through memory, which stays in the cache, and every temporary has memory of its own, because programs are at different steps.
+A step of such a scan is a few small kernels, which take less time than their launches. Here a program does all steps for a few rows, and
+everything that a step computes stays in registers: a value is a tile of rows and columns, or several tiles side by side where other
+kernels read parts of it, such as the gates of an LSTM. Matrices that rows are multiplied by are the same in all steps and are read once,
+so they must be small; scans with large ones stay apart, as kernels that share them among all multiprocessors.
 
-Rows are the first axis of every value that a step computes, and products multiply rows by a matrix that is the same in all steps. Every
-program reads these matrices in every step, so large ones are left to kernels that share them among all multiprocessors.
+Rows are the first axis of every value that a step computes, and kernels read what was computed in the same step by row and by runs of columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
+from ...dtypes import DType, float32
 from ...graph.node import Node
 from ...records import dataclass
 from ..ir.index import IndexExpr, Loop
 from ..ir.kernel import Kernel, View, is_widening
-from ..ir.nest import ReadyNest, row_nest
+from ..ir.nest import ReadyNest, ReadyPhase, row_nest
 from ..ir.program import FRAME_RESERVED, Call, KernelProgram
-from ..ir.storage import ARENA, KEPT, Slot, nbytes
-from .anchors import anchor_of, is_contraction, is_product
-from .commands import ControlFlow
-from .contraction import ContractionTile, write_contraction
-from .kernel_utils import next_power_of_two, scratch_bytes, scratch_offsets
+from ..ir.segments import phase_edges, phase_parts
+from ..ir.storage import ARENA
+from .anchors import anchor_of, is_contraction
+from .kernel_utils import next_power_of_two
 from .kernels import LoopTile, write_kernel
-from .source import KernelSource, as_part
 
-ROWS, MOST_ROWS = 16, 64  # of a program: at least what tensor cores multiply
-PROGRAMS = 264  # from which on programs take more rows
+ROWS, LEAST = 8, 16  # of a program, and the fewest columns that tensor cores multiply
 FEWEST_STEPS = 4
-MATRIX_BYTES = 512 << 10  # of all matrices that a step reads
-COLUMNS = 1024  # of a product's result
+PROGRAMS = 512  # of scans with products: more rows are multiplied faster by kernels of their own
+COLUMNS = 1024  # of a value
+TILES = 64  # that a step computes
 LARGE = 1 << 31  # elements of all steps together, whose positions do not fit into 32 bits
-DEPTH = 32  # of the strips of a product
-TILE = 4096  # elements that a program computes together
-WARPS = 8
-BUFFER = "rows"  # of the temporaries of a step
+SHARED_REST = 48 << 10  # bytes of shared memory that are left beside matrices: tiles change hands there
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring columns of a value, and the power of two that is computed for them."""
+
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def width(self) -> int:
+        return padded(self.count)
+
+
+def padded(count: int) -> int:
+    """The columns of a tile: a power of two, and enough for tensor cores. A single column is one."""
+    return 1 if count == 1 else max(LEAST, next_power_of_two(count))
+
+
+@dataclass(frozen=True)
+class RowProduct:
+    """A product of rows and a matrix: where the rows are read, and the type in which they are multiplied."""
+
+    kernel: Kernel
+    left: View
+    dtype: DType
+
+    @property
+    def terms(self) -> int:
+        return int(anchor_of(self.kernel).inputs[0].shape[2])
+
+    @property
+    def anchor(self) -> Node:
+        return anchor_of(self.kernel)
+
+
+@dataclass(frozen=True, eq=False)
+class RowStep:
+    """A kernel of a step: a product or none, and the phases that follow, each with the columns of the first value that it computes."""
+
+    call: Call
+    product: RowProduct | None
+    phases: tuple[tuple[int, ReadyPhase], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class RowScan:
-    """A scan that runs as one kernel: the calls of its body that run in every step, and those that run once, before."""
+    """A scan that runs as one kernel: the steps of its body, and the calls that run once, before."""
 
     rows: int
+    row: Loop
     body: KernelProgram
-    steps: tuple[Call, ...]
+    steps: tuple[RowStep, ...]
     before: tuple[Call, ...]
-    products: Mapping[Kernel, Kernel]  # with other operands
-    nests: Mapping[Kernel, ReadyNest]
+    pieces: Mapping[Node, tuple[Piece, ...]]  # of every value that a step computes or begins with
+
+    def left_pieces(self, product: RowProduct) -> list[Piece]:
+        """The rows of a product, as terms of its sums."""
+        base, begin, terms = product.left.base, product.left.offset, product.terms
+        if base not in self.pieces:
+            return [Piece(0, terms)]
+        inside = [p for p in self.pieces[base] if begin <= p.begin and p.end <= begin + terms]
+        return [Piece(p.begin - begin, p.end - begin) for p in inside]
 
     @property
-    def height(self) -> int:
-        """The rows of a program."""
-        height = ROWS
-        while height < MOST_ROWS and -(-self.rows // height) > PROGRAMS:
-            height *= 2
-        return height
+    def matrix_bytes(self) -> int:
+        """The memory of all matrices, padded as tiles are."""
+        products = [step.product for step in self.steps if step.product is not None]
+        return sum(
+            2 * terms.width * columns.width
+            for product in products
+            for terms in self.left_pieces(product)
+            for columns in self.pieces[product.anchor]
+        )
 
     @property
-    def temporaries(self) -> list[Node]:
-        """What the steps store for themselves."""
-        stored = [node for call in self.steps for node in call.kernel.outputs]
-        return [node for node in dict.fromkeys(stored) if self.body.memory.slots[node].base == ARENA]
+    def programs(self) -> int:
+        return -(-self.rows // ROWS)
+
+    @property
+    def warps(self) -> int:
+        widest = max(piece.width for pieces in self.pieces.values() for piece in pieces)
+        return min(16, max(4, widest // 8))
 
 
-def buffers(kernel: Kernel, bodies: Sequence[KernelProgram]) -> dict[str, int]:
-    """The scratch memory that a scan needs to run as one kernel, in bytes; none if it does not."""
-    scan = row_scan(kernel, bodies)
-    return {} if scan is None else {BUFFER: scratch_bytes(scan.temporaries)}
-
-
-def row_scan(kernel: Kernel, bodies: Sequence[KernelProgram]) -> RowScan | None:
-    """How a scan runs as one kernel. None if its rows depend on each other, or if it is no scan."""
+def row_scan(kernel: Kernel, bodies: Sequence[KernelProgram], shared_bytes: int) -> RowScan | None:
+    """How a scan runs as one kernel, on a GPU with so much shared memory. None if its rows depend on each other, or if it is no scan."""
     node, body = anchor_of(kernel), bodies[-1]
     if node.op.name != "scan" or node.param("length") < FEWEST_STEPS or body.bodies or body.updates:
         return None
-    carried = body.graph.inputs[: node.param("carried")]
-    counts = {rows_of(value) for value in carried}
-    if len(counts) != 1 or min(counts) < 2:
-        return None
-    steps = _once_each([call for call in body.calls if not call.once])
-    computed = {*carried, *(value for call in steps for value in call.kernel.outputs)}
-    found = _Rows(counts.pop(), body, computed)
-    if not all(found.holds(call) for call in steps) or found.matrix_bytes > MATRIX_BYTES:
-        return None
+    counts = {rows_of(value) for value in body.graph.inputs[: node.param("carried")]}
     longest = max(prod(value.shape) for value in (*body.graph.inputs, *body.graph.outputs))
-    if node.param("length") * longest >= LARGE:
+    if len(counts) != 1 or min(counts) < 2 or node.param("length") * longest >= LARGE:
         return None
-    return RowScan(
-        found.count, body, steps, tuple(call for call in body.calls if call.once), found.changed, found.nests
-    )
-
-
-def _once_each(calls: Sequence[Call]) -> tuple[Call, ...]:
-    """Calls without further phases of the same kernel: a product is one part of the kernel."""
-    kernels: set[Kernel] = set()
-    found = []
-    for call in calls:
-        if call.kind == "copy" or call.kernel not in kernels:
-            found.append(call)
-        kernels.add(call.kernel)
-    return tuple(found)
+    found = _Rows(counts.pop(), body, node.param("carried"), node.param("sequences")).scan()
+    if found is None or found.matrix_bytes > shared_bytes - SHARED_REST:
+        return None
+    return found if found.matrix_bytes == 0 or found.programs <= PROGRAMS else None
 
 
 def copied_result(body: KernelProgram, call: Call) -> Node:
@@ -116,211 +151,201 @@ def rows_of(node: Node) -> int:
 
 
 class _Rows:
-    """Whether a row of what kernels compute depends on the same row of what was computed before, alone."""
+    """Whether a row of what kernels compute depends on the same row of what was computed before, alone; and where values are cut."""
 
-    def __init__(self, count: int, body: KernelProgram, computed: set[Node]) -> None:
-        self.count, self.body, self.computed = count, body, computed
-        self.nests: dict[Kernel, ReadyNest] = {}
-        self.changed: dict[Kernel, Kernel] = {}
-        self.matrix_bytes = 0
+    def __init__(self, count: int, body: KernelProgram, carried: int, sequences: int) -> None:
+        self.count, self.body, self.row = count, body, Loop(count)
+        self.carried, self.sequences = body.graph.inputs[:carried], body.graph.inputs[carried : carried + sequences]
+        self.calls = list(_once_each([call for call in body.calls if not call.once]))
+        self.computed = {
+            *self.carried,
+            *(node for call in self.calls for node in call.kernel.outputs if call.kind != "copy"),
+        }
+        self.products: dict[Call, RowProduct] = {}
+        self.phases: dict[Call, list[tuple[int, ReadyPhase]]] = {}  # each with its place in the kernel's loop
+        self.edges: dict[Node, set[int]] = {}
 
-    def holds(self, call: Call) -> bool:
-        kernel = call.kernel
+    def scan(self) -> RowScan | None:
+        if not all(map(self._holds, self.calls)):
+            return None
+        self._leave_out()
+        values = [*self.computed, *(product.anchor for product in self.products.values())]
+        if any(prod(n.shape) % self.count or self._columns(n) > COLUMNS for n in values) or not self._cut(values):
+            return None
+        pieces = {n: tuple(Piece(*ends) for ends in pairwise(sorted(self.edges[n]))) for n in values}
+        steps = tuple(RowStep(call, self.products.get(call), tuple(self._parts(call))) for call in self.calls)
+        before = tuple(call for call in self.body.calls if call.once)
+        scan = RowScan(self.count, self.row, self.body, steps, before, pieces)
+        return scan if sum(map(len, pieces.values())) <= TILES and self._multiplies_tiles(scan) else None
+
+    def _columns(self, node: Node) -> int:
+        return prod(node.shape) // self.count
+
+    # --- kernels ------------------------------------------------------------------------------------------------------------
+
+    def _holds(self, call: Call) -> bool:
+        """Whether a kernel keeps rows apart."""
         if call.kind == "copy":
             node = copied_result(self.body, call)
             return prod(node.shape) % self.count == 0 and (node not in self.computed or rows_of(node) == self.count)
-        if call.kind == "loops":
-            return self._loops(kernel)
-        return call.kind == "plan" and is_contraction(kernel) and self._product(kernel)
-
-    def _loops(self, kernel: Kernel) -> bool:
-        assert kernel.nest is not None
-        row = next((l for l in kernel.nest.outer if l.size == self.count and self._along(kernel, l)), None)
-        nest = None if row is None else row_nest(kernel, row)
-        if nest is None:
+        if call.kind == "plan" and not (is_contraction(call.kernel) and self._is_product(call)):
             return False
-        self.nests[kernel] = nest
-        return not write_kernel("kernel", nest, _tile(nest, ROWS)).errors
+        return call.kind in ("loops", "plan") and self._in_phases(call)
 
-    def _product(self, kernel: Kernel) -> bool:
-        anchor = anchor_of(kernel)
-        left, right = kernel.views[:2]
-        narrow = left.base.inputs[0] if is_widening(left.base) else left.base
-        if narrow in self.computed:  # the same numbers in 16 bits
-            left = replace(left, base=narrow)
-            self.changed[kernel] = replace(kernel, views=(left, *kernel.views[1:]))
-        if not is_product(anchor) or anchor.shape[:2] != (1, self.count) or anchor.shape[2] > COLUMNS:
+    def _is_product(self, call: Call) -> bool:
+        """Whether it multiplies rows of 16-bit floats by a matrix that is the same in all steps."""
+        kernel, anchor = call.kernel, anchor_of(call.kernel)
+        left, dtype = self._stored(kernel.views[0])
+        right = kernel.views[1].base
+        self.products[call] = RowProduct(kernel, left, dtype)
+        if (
+            anchor.op.name != "contract"
+            or anchor.shape[:2] != (1, self.count)
+            or right in (*self.computed, *self.sequences)
+        ):
             return False
-        if right.base in self.computed or not self._is_of_rows(left, anchor.inputs[0].shape):
-            return False
-        self.matrix_bytes += nbytes(anchor.inputs[1])
-        return kernel.nest is None or self._along(kernel, kernel.rows[1])
+        if left.base in self.computed:
+            length, terms = self._columns(left.base), anchor.inputs[0].shape[2]
+            if left.strides[1:] != (length, 1) or not 0 <= left.offset <= length - terms:
+                return False
+        return dtype.is_half and dtype is right.dtype
 
-    def _is_of_rows(self, view: View, shape: Sequence[int]) -> bool:
-        """Whether a view of matrices (1, rows, columns) has the rows of a value of the step as its own."""
-        if view.base not in self.computed:
+    def _stored(self, view: View) -> tuple[View, DType]:
+        """Where the same numbers are that a view converts between 16 bits and float32, and the type that they fit into."""
+        base = view.base
+        if is_widening(base) and base.inputs[0] in self.computed:
+            base = base.inputs[0]
+        dtype = base.dtype
+        if (
+            base.op.name == "cast"
+            and dtype.is_half
+            and base.inputs[0].dtype is float32
+            and base.inputs[0] in self.computed
+        ):
+            base = base.inputs[0]
+        return replace(view, base=base), dtype
+
+    def _in_phases(self, call: Call) -> bool:
+        """Whether the loops of a kernel are phases, each of one loop or none, for every row."""
+        kernel = call.kernel
+        if kernel.nest is None:
+            self.phases[call] = []
             return True
-        length = prod(view.base.shape) // self.count
-        last = view.offset + (shape[2] - 1) * view.strides[2]
-        return rows_of(view.base) == self.count and view.strides[1] == length and 0 <= min(view.offset, last) <= max(view.offset, last) < length  # fmt: skip
+        for row in [l for l in kernel.nest.outer if l.size == self.count]:
+            nest = row_nest(kernel, row)
+            if nest is None or any(len(phase.loops) > 1 for phase in nest.phases):
+                continue
+            phases = [phase.replaced({row: IndexExpr(0, ((self.row, 1),))}, phase.loops) for phase in nest.phases]
+            parts = [part for phase in phases for part in _without_choices(0, phase)]
+            if all(self._is_of_rows(phase) for _, phase in parts):
+                self.phases[call] = parts
+                return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS, LEAST, 4)).errors
+        return False
 
-    def _along(self, kernel: Kernel, row: Loop) -> bool:
-        """Whether one iteration of the loop writes a row, and reads the same row of what steps compute."""
-        assert kernel.nest is not None
-        written = [(s.node, s.place) for p in kernel.nest.phases for s in p.stores]
-        read = [(s.node, s.place) for b in kernel.bodies for s in b.steps if s.kind == "load" and s.node in self.computed]  # fmt: skip
-        return all(self._is_row(node, place, row) for node, place in (*written, *read))
+    def _is_of_rows(self, phase: ReadyPhase) -> bool:
+        places = [(s.node, s.indices[0]) for s in phase.steps if s.kind == "load" and s.node in self.computed]
+        written = [(w.node, w.position) for w in phase.stores]
+        along = [bool(phase.loops) == (self.column(*place, phase) or (0, None))[1] for place in written]
+        return all(along) and all(self.column(*place, phase) is not None for place in (*places, *written))
 
-    def _is_row(self, node: Node, place: Sequence[IndexExpr], row: Loop) -> bool:
-        axis = next((i for i, size in enumerate(node.shape) if size != 1), None)
-        return axis is not None and node.shape[axis] == self.count and place[axis] == IndexExpr(0, ((row, 1),))
+    def column(self, node: Node, position: IndexExpr, phase: ReadyPhase) -> tuple[int, bool] | None:
+        """The column that a phase reads or writes first, and whether it moves along with its loop. None if it is not in the phase's row."""
+        parts, length = dict(position.parts), self._columns(node)
+        along = bool(phase.loops) and parts.pop(phase.loops[0], 0)
+        if rows_of(node) != self.count or parts != {self.row: length} or along not in (0, 1):
+            return None
+        return position.offset, bool(along)
 
+    # --- what is needed -----------------------------------------------------------------------------------------------------
 
-def _tile(nest: ReadyNest, height: int) -> LoopTile:
-    width = max((prod(l.size for l in phase.loops) for phase in nest.phases), default=1)
-    return LoopTile(height, min(next_power_of_two(width), TILE // height), WARPS)
+    def _leave_out(self) -> None:
+        """Leave out copies in other types that no product reads any more."""
+        kept: list[Call] = []
+        read: set[Node] = set()
+        for call in reversed(self.calls):
+            stored = call.kernel.outputs
+            if call.kind == "copy" or any(n in read or self.body.memory.slots[n].base != ARENA for n in stored):
+                kept.append(call)
+                read |= self._read(call)
+            else:
+                self.computed -= set(stored)
+        self.calls = kept[::-1]
+        self.products = {call: product for call, product in self.products.items() if call in kept}
 
-
-# --- the kernel -----------------------------------------------------------------------------------------------------------------
-
-
-def write_row_scan(scan: RowScan, flow: ControlFlow[KernelSource]) -> tuple[KernelSource, list[Slot]]:
-    """The source of the kernel, and the memory of its arguments in the frame of the program that the scan is part of."""
-    return _ScanWriter(scan, flow).written()
-
-
-def outer_slot(flow: ControlFlow[KernelSource], slot: Slot) -> Slot:
-    """The memory of what runs before the steps: an input, or what is kept."""
-    if slot.base in (ARENA, KEPT):
-        buffer = flow.buffers["arena0" if slot.base == ARENA else "kept0"]
-    else:
-        buffer = flow.inputs[slot.base - FRAME_RESERVED]
-    return Slot(buffer.base, buffer.offset + slot.offset, slot.nbytes)
-
-
-class _ScanWriter:
-    def __init__(self, scan: RowScan, flow: ControlFlow[KernelSource]) -> None:
-        self.scan, self.flow, self.graph = scan, flow, scan.body.graph
-        self.offsets = scratch_offsets(scan.temporaries)
-        self.arguments: dict[object, tuple[str, Node, Slot]] = {}
-        self.parts: list[str] = []
-        self.shared = 0
-
-    def written(self) -> tuple[KernelSource, list[Slot]]:
-        flow = self.flow
-        begin = [self._copied(node, self._input(i, 0), self._first(i)) for i, node in enumerate(self._carried)]
-        history = flow.outputs[len(flow.results) :] if flow.history else ()
-        steps = [
-            self._copied(node, self._stacked(("history", i), node, slot), self._input(i))
-            for i, (node, slot) in enumerate(zip(self._carried, history, strict=False)) if slot is not None
-        ]  # fmt: skip
-        steps += [line for call in self.scan.steps for line in (BARRIER, self._step(call))][1:]
-        end = [
-            self._copied(node, self._argument(("last", i), node, slot), self._input(i, flow.length))
-            for i, (node, slot) in enumerate(zip(self._carried, flow.outputs, strict=False)) if slot is not None
-        ]  # fmt: skip
-        time = f"{flow.length - 1} - step" if flow.reverse else "step"
-        lines = ["number = tl.program_id(0)", *begin, f"for step in range(0, {flow.length}):"]
-        lines += [f"    {line}" for line in (BARRIER, f"time = {time}", *steps)] + [BARRIER, *end]
-        names, nodes, slots = zip(*self.arguments.values(), strict=True)
-        main = f"@triton.jit\ndef kernel({', '.join((*names, 'status'))}):\n" + "".join(f"    {l}\n" for l in lines)
-        writes = tuple(node for call in self.scan.steps for node in call.kernel.outputs)
-        programs = -(-self.scan.rows // self.scan.height)
-        text = "\n\n".join([*self.parts, main])
-        source = KernelSource("kernel", text, nodes, writes, programs, WARPS, 1, (), shared=self.shared)
-        return source, list(slots)
-
-    @property
-    def _carried(self) -> Sequence[Node]:
-        return self.graph.inputs[: self.flow.carried]
-
-    # --- the parts ----------------------------------------------------------------------------------------------------------
-
-    def _step(self, call: Call) -> str:
-        """A line that does a kernel's work for the rows of this program."""
+    def _read(self, call: Call) -> set[Node]:
         if call.kind == "copy":
-            number = call.writes[0].base - FRAME_RESERVED - len(self.graph.inputs)
-            node = copied_result(self.scan.body, call)
-            return self._copied(node, self._result(number), self._pointer(node))
-        kernel, height = call.kernel, self.scan.height
-        if call.kind == "loops":
-            nest = self.scan.nests[kernel]
-            made = write_kernel("kernel", nest, _tile(nest, height))
-        else:
-            columns = max(16, next_power_of_two(anchor_of(kernel).shape[2]))
-            depth = max(16, min(DEPTH, next_power_of_two(anchor_of(kernel).inputs[0].shape[2])))
-            kernel = self.scan.products.get(kernel, kernel)
-            made = write_contraction("kernel", kernel, ContractionTile(height, columns, depth, WARPS, 1))
-        self.shared = max(self.shared, made.shared)
-        return self._call(as_part(made, f"part{len(self.parts)}", 0), [*map(self._pointer, made.arguments), "status"])
+            return {copied_result(self.body, call)}
+        found = {step.node for _, phase in self.phases[call] for step in phase.steps if step.kind == "load"}
+        return found | ({self.products[call].left.base} if call in self.products else set())
 
-    def _copied(self, node: Node, target: str, source: str) -> str:
-        """A line that copies the rows of this program."""
-        height, length = self.scan.height, prod(node.shape) // self.scan.rows
-        width = min(next_power_of_two(length), TILE // height)
-        text = (
-            f"@triton.jit\ndef part{len(self.parts)}(number, target, source):\n"
-            f"    row = number * {height} + tl.arange(0, {height})[:, None]\n"
-            f"    for start in range(0, {length}, {width}):\n"
-            f"        place = start + tl.arange(0, {width})[None, :]\n"
-            f"        inside = (row < {self.scan.rows}) & (place < {length})\n"
-            f"        value = tl.load(source + (row * {length} + place), mask=inside)\n"
-            f"        tl.store(target + (row * {length} + place), value, mask=inside)\n"
-        )
-        return self._call(text, [target, source])
+    # --- pieces -------------------------------------------------------------------------------------------------------------
 
-    def _call(self, text: str, given: Sequence[str]) -> str:
-        self.parts.append(text)
-        return f"part{len(self.parts) - 1}(number, {', '.join(given)})"
+    def _cut(self, values: Sequence[Node]) -> bool:
+        """Cut values and phases where one passes from a piece to the next, until every phase reads and writes whole pieces."""
+        self.edges = {node: {0, self._columns(node)} for node in values}
+        self.inner: dict[int, set[int]] = defaultdict(set)  # edges of phases
+        phases = [(call, *part) for call in self.calls if call.kind != "copy" for part in self.phases[call]]
+        before = -1
+        while before != (now := sum(map(len, (*self.edges.values(), *self.inner.values())))):
+            before = now
+            for call, begin, phase in phases:
+                self._share(phase, list(self._places(call, begin, phase)))
+            for given, result in zip(self.carried, self.body.graph.outputs, strict=False):
+                if result in self.edges:
+                    self.edges[given] |= self.edges[result]
+                    self.edges[result] |= self.edges[given]
+            for product in self.products.values():
+                if product.left.base in self.edges:
+                    self.edges[product.left.base] |= {product.left.offset, product.left.offset + product.terms}
+        return not any(phase.reductions and self.inner[id(phase)] for _, _, phase in phases)
 
-    # --- memory -------------------------------------------------------------------------------------------------------------
+    def _places(self, call: Call, begin: int, phase: ReadyPhase) -> Iterator[tuple[Node, int, bool]]:
+        """The values that a phase reads and writes, where it begins, and whether it moves along."""
+        used = [(s.node, s.indices[0]) for s in phase.steps if s.kind == "load" and s.node in self.edges]
+        for node, position in (*used, *((w.node, w.position) for w in phase.stores)):
+            found = self.column(node, position, phase)
+            assert found is not None
+            yield node, *found
+        if call in self.products and phase.loops:
+            yield self.products[call].anchor, begin, True
 
-    def _pointer(self, node: Node) -> str:
-        """Where a value of the current step is."""
-        slot = self.scan.body.memory.slots[node]
-        first_result = FRAME_RESERVED + len(self.graph.inputs)
-        if node in self.offsets:
-            buffer = self.flow.buffers[BUFFER]
-            return self._argument(node, node, Slot(buffer.base, buffer.offset + self.offsets[node], nbytes(node)))
-        if slot.base >= first_result:
-            return self._result(slot.base - first_result)
-        if slot.base >= FRAME_RESERVED:
-            return self._input(slot.base - FRAME_RESERVED)
-        return self._argument(node, node, outer_slot(self.flow, slot))
+    def _share(self, phase: ReadyPhase, places: Iterable[tuple[Node, int, bool]]) -> None:
+        """Edges of a phase are those of the values, and the other way around."""
+        inner, size = self.inner[id(phase)], phase.loops[0].size if phase.loops else 1
+        for node, begin, along in places:
+            if not along:
+                self.edges[node] |= {begin, begin + 1}
+                continue
+            self.edges[node] |= {begin, begin + size, *(begin + edge for edge in inner)}
+            inner |= {edge - begin for edge in self.edges[node] if 0 < edge - begin < size}
 
-    def _input(self, number: int, step: str | int = "step") -> str:
-        node, flow = self.graph.inputs[number], self.flow
-        if number < flow.carried:
-            return self._state(number, step)
-        if number < flow.carried + flow.sequences:
-            return self._stacked(("input", number), node, flow.inputs[number])
-        return self._argument(("input", number), node, flow.inputs[number])
+    def _parts(self, call: Call) -> Iterator[tuple[int, ReadyPhase]]:
+        for begin, phase in self.phases.get(call, ()):
+            if not phase.loops or phase.reductions:
+                yield begin, phase
+                continue
+            yield from ((begin + inner, part) for inner, part in phase_parts(phase, self.inner[id(phase)]))
 
-    def _result(self, number: int) -> str:
-        """Where a result of a step goes: the state of the next one, or an element of what the steps make."""
-        node, slot = self.graph.outputs[number], self.flow.outputs[number]
-        if number < self.flow.carried:
-            return self._state(number, "(step + 1)")
-        if slot is None:
-            return self._argument(("output", number), node, self.flow.buffers[f"unread{number}"])
-        return self._stacked(("output", number), node, slot)
-
-    def _state(self, number: int, step: str | int) -> str:
-        """A carried value before a step: steps alternate between two buffers."""
-        node, even, odd = self.graph.inputs[number], *(self.flow.buffers[f"{side}{number}"] for side in ("even", "odd"))
-        assert (odd.offset - even.offset) % node.dtype.itemsize == 0
-        apart = (odd.offset - even.offset) // node.dtype.itemsize
-        offset = step % 2 * apart if isinstance(step, int) else f"{step} % 2 * {apart}"
-        return f"{self._argument(('state', number), node, even)} + {offset}"
-
-    def _first(self, number: int) -> str:
-        return self._argument(("input", number), self.graph.inputs[number], self.flow.inputs[number])
-
-    def _stacked(self, key: object, node: Node, slot: Slot) -> str:
-        return f"{self._argument(key, node, slot)} + time * {prod(node.shape)}"
-
-    def _argument(self, key: object, node: Node, slot: Slot) -> str:
-        return self.arguments.setdefault(key, (f"p{len(self.arguments)}", node, slot))[0]
+    def _multiplies_tiles(self, scan: RowScan) -> bool:
+        """Whether what is multiplied is as wide as tensor cores require."""
+        products = self.products.values()
+        return not any(p.count == 1 for one in products for p in (*scan.left_pieces(one), *scan.pieces[one.anchor]))
 
 
-BARRIER = "tl.debug_barrier()"
+def _without_choices(begin: int, phase: ReadyPhase) -> Iterator[tuple[int, ReadyPhase]]:
+    """A phase of one loop, cut where choices change; reductions are not cut."""
+    edges = phase_edges(phase) if phase.loops and not phase.reductions else []
+    if not edges:
+        yield begin, phase
+        return
+    for inner, part in phase_parts(phase, edges):
+        yield from _without_choices(begin + inner, part)
+
+
+def _once_each(calls: Sequence[Call]) -> Iterator[Call]:
+    """Calls without further phases of the same kernel: a product is one step."""
+    kernels: set[Kernel] = set()
+    for call in calls:
+        if call.kind == "copy" or call.kernel not in kernels:
+            yield call
+        kernels.add(call.kernel)

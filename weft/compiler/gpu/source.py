@@ -103,7 +103,7 @@ def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
     parts, calls, errors, first = [], [], list[Site](), 0
     for number, source in enumerate(sources):
         given = ", ".join([*(places[node] for node in source.arguments), "status"])
-        parts.append(as_part(source, f"part{number}", len(errors)))
+        parts.append(_as_part(source, f"part{number}", len(errors)))
         calls.append((first, f"part{number}(program - {first}, {given})"))
         first += source.programs
         errors += source.errors
@@ -128,7 +128,7 @@ def _chosen(calls: Sequence[tuple[int, str]], indent: str) -> list[str]:
     return [f"{indent}if program < {calls[middle][0]}:", *before, f"{indent}else:", *after]
 
 
-def as_part(source: KernelSource, name: str, errors: int) -> str:
+def _as_part(source: KernelSource, name: str, errors: int) -> str:
     """The function of a kernel, which gets the number of its program; its errors are numbered after the previous ones."""
     text = source.body.replace(f"def {source.name}(", f"def {name}(number, ").replace("tl.program_id(0)", "number")
     return text.replace(FIRST_ERROR, FIRST_ERROR.replace("0", str(errors)))

@@ -56,6 +56,7 @@ class KernelProgram:
     bodies: dict[Kernel, tuple[KernelProgram, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
     recomputed: frozenset[Kernel] = frozenset()  # kernels that recompute a value, so that it need not be kept
+    shared_bytes: int = 0  # of a kernel, on a GPU
 
     @property
     def frame_size(self) -> int:

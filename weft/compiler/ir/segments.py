@@ -34,6 +34,23 @@ def segments(nest: ReadyNest) -> list[LoopSegment]:
     return found if 1 < len(found) <= thresholds.segments else []
 
 
+def phase_parts(phase: ReadyPhase, edges: Iterable[int]) -> list[tuple[int, ReadyPhase]]:
+    """A phase of one loop, cut at these places and where choices change: where each part begins, and the part."""
+    [loop] = phase.loops
+    places = sorted({0, *edges, loop.size})
+    found = []
+    for begin, end in pairwise(places):
+        part = Loop(end - begin)
+        values = {loop: IndexExpr(begin, ((part, 1),))}
+        found.append((begin, _decided(phase.replaced(values, (part,)))))
+    return found
+
+
+def phase_edges(phase: ReadyPhase) -> list[int]:
+    """Where choices of a phase of one loop change."""
+    return _edges(LoopSegment(phase.loops[0], [phase]))
+
+
 def _cut(whole: LoopSegment) -> list[LoopSegment]:
     """The segment, cut at all places where a choice changes; concats of concats are cut again."""
     edges = _edges(whole)

@@ -27,7 +27,6 @@ from .overlap import is_collective
 from .rematerialize import Occurrences
 from .schedule import KernelSchedule, schedule
 
-NO_BUFFERS: Mapping[str, int] = {}
 EAGER_ARENA = (
     1.1  # the largest arena, relative to that of the usual order, of an order in which more values can be dropped
 )
@@ -39,10 +38,6 @@ def _no_scratch(kernel: Kernel) -> int:
 
 def _always(kernel: Kernel, plan: Plan | None) -> bool:
     return True
-
-
-def _no_buffers(kernel: Kernel, bodies: Sequence[KernelProgram]) -> dict[str, int]:
-    return {}
 
 
 def _no_survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
@@ -59,9 +54,6 @@ class Backend:
     by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
     widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
-    control_buffers: Callable[[Kernel, Sequence[KernelProgram]], dict[str, int]] = (
-        _no_buffers  # the bytes of each buffer that control flow needs beside the usual ones
-    )
     recompute_limit: int | None = None  # cost, in additions, above which a value is stored rather than recomputed
     survey: Callable[[Sequence[Kernel], Collection[Node]], None] = (
         _no_survey  # is called with all kernels that have an anchor, and with all loop-invariant nodes, before any is planned
@@ -126,7 +118,7 @@ def _build(
     @cache
     def scratch(kernel: Kernel) -> int:
         if kernel in bodies:
-            return control_scratch(kernel, bodies[kernel], target.control_buffers(kernel, bodies[kernel]))
+            return control_scratch(kernel, bodies[kernel])
         return plans[kernel].workspace if kernel in plans else target.scratch_of(kernel)
 
     layout = ArenaLayout(fixed, shares, scratch, packed, invariant, copied, hidden, order.beside)
@@ -228,15 +220,13 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[KernelProgram, ...]:
     return tuple(_build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
 
 
-def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram], more: Mapping[str, int]) -> int:
+def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram]) -> int:
     """The scratch memory of control flow, in bytes: the arenas of its bodies, and two buffers for each carried value."""
-    return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies, more).values()) + ALIGN
+    return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies).values()) + ALIGN
 
 
-def control_buffers(
-    kernel: Kernel, bodies: Sequence[KernelProgram], more: Mapping[str, int] = NO_BUFFERS
-) -> dict[str, Slot]:
-    """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values, the result of a test, and `more`.
+def control_buffers(kernel: Kernel, bodies: Sequence[KernelProgram]) -> dict[str, Slot]:
+    """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values, the result of a test.
 
     Carried values are double buffered, unless they are updated in place.
     """
@@ -253,7 +243,6 @@ def control_buffers(
     for i, output in enumerate(bodies[-1].graph.outputs):
         if i not in read:  # unused, but computed, so it needs memory
             wanted[f"unread{i}"] = nbytes(output)
-    wanted |= more
     buffers, offset = {}, 0
     for name, size in wanted.items():
         buffers[name] = Slot(0, offset, size)

@@ -103,6 +103,7 @@ class Gpu:
         major, minor = self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute("COMPUTE_CAPABILITY_MINOR")
         self.capability = 10 * major + minor
         self.multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+        self.shared_bytes = self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         version = int(self._do("version", api.cuDriverGetVersion()))
         self.driver_version = f"{version // 1000}.{version % 1000 // 10}"
 

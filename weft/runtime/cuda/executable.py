@@ -159,8 +159,9 @@ class CudaExecutable:
         libraries = self.context.libraries
         collecting = None if libraries is None else libraries.choices.collecting
         return gpu_program(
-            self.graph, self.updates, self.options, self.constants, self._judge, collecting, self._compressed_bytes
-        )
+            self.graph, self.updates, self.options, self.constants, self._judge, collecting, self._compressed_bytes,
+            self.gpu.shared_bytes,
+        )  # fmt: skip
 
     @property
     def _compressed_bytes(self) -> CompressedBytes | None:
