@@ -10,8 +10,7 @@ Rows are the first axis of every value that a step computes, and kernels read wh
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -150,6 +149,26 @@ def rows_of(node: Node) -> int:
     return next((size for size in node.shape if size != 1), 1)
 
 
+@dataclass(eq=False)
+class _Part:
+    """A phase of one loop or none: where it begins in the loop of its kernel, and where it will be cut."""
+
+    begin: int
+    phase: ReadyPhase
+    edges: set[int]
+
+    @property
+    def size(self) -> int:
+        return self.phase.loops[0].size if self.phase.loops else 1
+
+    def pieces(self) -> Iterator[tuple[int, ReadyPhase]]:
+        if not self.phase.loops or self.phase.reductions:
+            yield self.begin, self.phase
+            return
+        for begin, phase in phase_parts(self.phase, self.edges):
+            yield self.begin + begin, phase
+
+
 class _Rows:
     """Whether a row of what kernels compute depends on the same row of what was computed before, alone; and where values are cut."""
 
@@ -162,7 +181,7 @@ class _Rows:
             *(node for call in self.calls for node in call.kernel.outputs if call.kind != "copy"),
         }
         self.products: dict[Call, RowProduct] = {}
-        self.phases: dict[Call, list[tuple[int, ReadyPhase]]] = {}  # each with its place in the kernel's loop
+        self.parts: dict[Call, list[_Part]] = {}
         self.edges: dict[Node, set[int]] = {}
 
     def scan(self) -> RowScan | None:
@@ -173,7 +192,7 @@ class _Rows:
         if any(prod(n.shape) % self.count or self._columns(n) > COLUMNS for n in values) or not self._cut(values):
             return None
         pieces = {n: tuple(Piece(*ends) for ends in pairwise(sorted(self.edges[n]))) for n in values}
-        steps = tuple(RowStep(call, self.products.get(call), tuple(self._parts(call))) for call in self.calls)
+        steps = tuple(RowStep(call, self.products.get(call), self._phases(call)) for call in self.calls)
         before = tuple(call for call in self.body.calls if call.once)
         scan = RowScan(self.count, self.row, self.body, steps, before, pieces)
         return scan if sum(map(len, pieces.values())) <= TILES and self._multiplies_tiles(scan) else None
@@ -198,11 +217,8 @@ class _Rows:
         left, dtype = self._stored(kernel.views[0])
         right = kernel.views[1].base
         self.products[call] = RowProduct(kernel, left, dtype)
-        if (
-            anchor.op.name != "contract"
-            or anchor.shape[:2] != (1, self.count)
-            or right in (*self.computed, *self.sequences)
-        ):
+        varies = right in self.computed or right in self.sequences
+        if anchor.op.name != "contract" or anchor.shape[:2] != (1, self.count) or varies:
             return False
         if left.base in self.computed:
             length, terms = self._columns(left.base), anchor.inputs[0].shape[2]
@@ -216,12 +232,8 @@ class _Rows:
         if is_widening(base) and base.inputs[0] in self.computed:
             base = base.inputs[0]
         dtype = base.dtype
-        if (
-            base.op.name == "cast"
-            and dtype.is_half
-            and base.inputs[0].dtype is float32
-            and base.inputs[0] in self.computed
-        ):
+        rounds = base.op.name == "cast" and dtype.is_half and base.inputs[0].dtype is float32
+        if rounds and base.inputs[0] in self.computed:
             base = base.inputs[0]
         return replace(view, base=base), dtype
 
@@ -229,24 +241,26 @@ class _Rows:
         """Whether the loops of a kernel are phases, each of one loop or none, for every row."""
         kernel = call.kernel
         if kernel.nest is None:
-            self.phases[call] = []
+            self.parts[call] = []
             return True
         for row in [l for l in kernel.nest.outer if l.size == self.count]:
             nest = row_nest(kernel, row)
             if nest is None or any(len(phase.loops) > 1 for phase in nest.phases):
                 continue
             phases = [phase.replaced({row: IndexExpr(0, ((self.row, 1),))}, phase.loops) for phase in nest.phases]
-            parts = [part for phase in phases for part in _without_choices(0, phase)]
-            if all(self._is_of_rows(phase) for _, phase in parts):
-                self.phases[call] = parts
+            self.parts[call] = [_Part(*part, set()) for phase in phases for part in _without_choices(0, phase)]
+            if all(self._is_of_rows(part.phase) for part in self.parts[call]):
                 return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS, LEAST, 4)).errors
         return False
 
     def _is_of_rows(self, phase: ReadyPhase) -> bool:
-        places = [(s.node, s.indices[0]) for s in phase.steps if s.kind == "load" and s.node in self.computed]
-        written = [(w.node, w.position) for w in phase.stores]
-        along = [bool(phase.loops) == (self.column(*place, phase) or (0, None))[1] for place in written]
-        return all(along) and all(self.column(*place, phase) is not None for place in (*places, *written))
+        read = [
+            self.column(s.node, s.indices[0], phase)
+            for s in phase.steps
+            if s.kind == "load" and s.node in self.computed
+        ]
+        written = [self.column(w.node, w.position, phase) for w in phase.stores]
+        return None not in read and all(place is not None and place[1] == bool(phase.loops) for place in written)
 
     def column(self, node: Node, position: IndexExpr, phase: ReadyPhase) -> tuple[int, bool] | None:
         """The column that a phase reads or writes first, and whether it moves along with its loop. None if it is not in the phase's row."""
@@ -275,7 +289,7 @@ class _Rows:
     def _read(self, call: Call) -> set[Node]:
         if call.kind == "copy":
             return {copied_result(self.body, call)}
-        found = {step.node for _, phase in self.phases[call] for step in phase.steps if step.kind == "load"}
+        found = {step.node for part in self.parts[call] for step in part.phase.steps if step.kind == "load"}
         return found | ({self.products[call].left.base} if call in self.products else set())
 
     # --- pieces -------------------------------------------------------------------------------------------------------------
@@ -283,13 +297,13 @@ class _Rows:
     def _cut(self, values: Sequence[Node]) -> bool:
         """Cut values and phases where one passes from a piece to the next, until every phase reads and writes whole pieces."""
         self.edges = {node: {0, self._columns(node)} for node in values}
-        self.inner: dict[int, set[int]] = defaultdict(set)  # edges of phases
-        phases = [(call, *part) for call in self.calls if call.kind != "copy" for part in self.phases[call]]
+        parts = [(call, part) for call in self.calls if call.kind != "copy" for part in self.parts[call]]
         before = -1
-        while before != (now := sum(map(len, (*self.edges.values(), *self.inner.values())))):
+        while before != (now := sum(map(len, (*self.edges.values(), *(part.edges for _, part in parts))))):
             before = now
-            for call, begin, phase in phases:
-                self._share(phase, list(self._places(call, begin, phase)))
+            for call, part in parts:
+                for node, begin, along in list(self._places(call, part)):
+                    self._share(part, node, begin, along)
             for given, result in zip(self.carried, self.body.graph.outputs, strict=False):
                 if result in self.edges:
                     self.edges[given] |= self.edges[result]
@@ -297,34 +311,28 @@ class _Rows:
             for product in self.products.values():
                 if product.left.base in self.edges:
                     self.edges[product.left.base] |= {product.left.offset, product.left.offset + product.terms}
-        return not any(phase.reductions and self.inner[id(phase)] for _, _, phase in phases)
+        return not any(part.phase.reductions and part.edges for _, part in parts)
 
-    def _places(self, call: Call, begin: int, phase: ReadyPhase) -> Iterator[tuple[Node, int, bool]]:
-        """The values that a phase reads and writes, where it begins, and whether it moves along."""
-        used = [(s.node, s.indices[0]) for s in phase.steps if s.kind == "load" and s.node in self.edges]
-        for node, position in (*used, *((w.node, w.position) for w in phase.stores)):
-            found = self.column(node, position, phase)
+    def _places(self, call: Call, part: _Part) -> Iterator[tuple[Node, int, bool]]:
+        """The values that a phase reads and writes, the first column, and whether it moves along."""
+        used = [(s.node, s.indices[0]) for s in part.phase.steps if s.kind == "load" and s.node in self.edges]
+        for node, position in (*used, *((w.node, w.position) for w in part.phase.stores)):
+            found = self.column(node, position, part.phase)
             assert found is not None
             yield node, *found
-        if call in self.products and phase.loops:
-            yield self.products[call].anchor, begin, True
+        if call in self.products and part.phase.loops:
+            yield self.products[call].anchor, part.begin, True
 
-    def _share(self, phase: ReadyPhase, places: Iterable[tuple[Node, int, bool]]) -> None:
-        """Edges of a phase are those of the values, and the other way around."""
-        inner, size = self.inner[id(phase)], phase.loops[0].size if phase.loops else 1
-        for node, begin, along in places:
-            if not along:
-                self.edges[node] |= {begin, begin + 1}
-                continue
-            self.edges[node] |= {begin, begin + size, *(begin + edge for edge in inner)}
-            inner |= {edge - begin for edge in self.edges[node] if 0 < edge - begin < size}
+    def _share(self, part: _Part, node: Node, begin: int, along: bool) -> None:
+        """Edges of a phase are those of a value, and the other way around."""
+        if not along:
+            self.edges[node] |= {begin, begin + 1}
+            return
+        self.edges[node] |= {begin, begin + part.size, *(begin + edge for edge in part.edges)}
+        part.edges |= {edge - begin for edge in self.edges[node] if 0 < edge - begin < part.size}
 
-    def _parts(self, call: Call) -> Iterator[tuple[int, ReadyPhase]]:
-        for begin, phase in self.phases.get(call, ()):
-            if not phase.loops or phase.reductions:
-                yield begin, phase
-                continue
-            yield from ((begin + inner, part) for inner, part in phase_parts(phase, self.inner[id(phase)]))
+    def _phases(self, call: Call) -> tuple[tuple[int, ReadyPhase], ...]:
+        return tuple(piece for part in self.parts.get(call, ()) for piece in part.pieces())
 
     def _multiplies_tiles(self, scan: RowScan) -> bool:
         """Whether what is multiplied is as wide as tensor cores require."""
