@@ -34,7 +34,7 @@ CASES = {
     "exit status": "rank {rank} (ended with exit status 3|has ended)",
     "leaves": "rank {rank} has ended, and others wait for it",
     "other collective": "another program",
-    "memory": "rank {rank} failed: .*there is no memory",
+    "memory": "rank {rank} failed: .*not enough memory",
     "disk full": "rank {rank} failed: OSError: .*No space left",
     "launcher SIGINT": "",
     "launcher SIGTERM": "",

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,16 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("cpu", "nowhere"), ("gpu", "it must be one of cpu, cuda, null, reference, tpu")]
+)
+def test_a_device_is_checked_in_a_process_that_has_used_none(device: str, told: str) -> None:
+    command = [sys.executable, "-m", "weft", "train", "nowhere", f"device={device}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert told in done.stderr
 
 
 # --- nothing was done -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..knobs import KNOBS, memory_size
+from ..lazy import load_registrations
 from ..parallel.forms import AUTO, FORMS, read_form
 from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
@@ -31,6 +32,7 @@ from .schema import (
 
 def device_name(text: str) -> str:
     """The name of a device. Whether this machine has it is checked when it is used: a run of another machine may name one."""
+    load_registrations()  # help does without
     known = KNOBS["device"].choices
     if text.partition(":")[0] not in known:
         raise ValueError(f"it must be one of {', '.join(sorted(known))}")

@@ -150,7 +150,7 @@ def rows_of(node: Node) -> int:
 
 
 @dataclass(eq=False)
-class _Part:
+class _RowPhase:
     """A phase of one loop or none: where it begins in the loop of its kernel, and where it will be cut."""
 
     begin: int
@@ -181,7 +181,7 @@ class _Rows:
             *(node for call in self.calls for node in call.kernel.outputs if call.kind != "copy"),
         }
         self.products: dict[Call, RowProduct] = {}
-        self.parts: dict[Call, list[_Part]] = {}
+        self.parts: dict[Call, list[_RowPhase]] = {}
         self.edges: dict[Node, set[int]] = {}
 
     def scan(self) -> RowScan | None:
@@ -248,7 +248,7 @@ class _Rows:
             if nest is None or any(len(phase.loops) > 1 for phase in nest.phases):
                 continue
             phases = [phase.replaced({row: IndexExpr(0, ((self.row, 1),))}, phase.loops) for phase in nest.phases]
-            self.parts[call] = [_Part(*part, set()) for phase in phases for part in _without_choices(0, phase)]
+            self.parts[call] = [_RowPhase(*part, set()) for phase in phases for part in _without_choices(0, phase)]
             if all(self._is_of_rows(part.phase) for part in self.parts[call]):
                 return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS, LEAST, 4)).errors
         return False
@@ -313,7 +313,7 @@ class _Rows:
                     self.edges[product.left.base] |= {product.left.offset, product.left.offset + product.terms}
         return not any(part.phase.reductions and part.edges for _, part in parts)
 
-    def _places(self, call: Call, part: _Part) -> Iterator[tuple[Node, int, bool]]:
+    def _places(self, call: Call, part: _RowPhase) -> Iterator[tuple[Node, int, bool]]:
         """The values that a phase reads and writes, the first column, and whether it moves along."""
         used = [(s.node, s.indices[0]) for s in part.phase.steps if s.kind == "load" and s.node in self.edges]
         for node, position in (*used, *((w.node, w.position) for w in part.phase.stores)):
@@ -323,7 +323,7 @@ class _Rows:
         if call in self.products and part.phase.loops:
             yield self.products[call].anchor, part.begin, True
 
-    def _share(self, part: _Part, node: Node, begin: int, along: bool) -> None:
+    def _share(self, part: _RowPhase, node: Node, begin: int, along: bool) -> None:
         """Edges of a phase are those of a value, and the other way around."""
         if not along:
             self.edges[node] |= {begin, begin + 1}
