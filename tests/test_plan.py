@@ -377,13 +377,13 @@ def test_what_was_measured_is_kept(tmp_path):
 # --- real programs ------------------------------------------------------------------------------------------------------------------------
 
 
-def small_model():
-    sizes = 8 * 36, 64
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(*sizes), nn.ReLU(), nn.Linear(64, 4))
+def small_model(size=8):
+    features = 8 * (size - 2) ** 2
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 4))
 
 
-def small_step(batch):
-    model = small_model()
+def small_step(batch, size=8):
+    model = small_model(size)
     optimizer = optim.sgd(model, rate=0.1, momentum=0.9)
 
     def train(x):
@@ -391,7 +391,7 @@ def small_step(batch):
         optimizer.minimize(loss)
         return loss
 
-    return weft.jit(train), (weft.ones((batch, 3, 8, 8)),)
+    return weft.jit(train), (weft.ones((batch, 3, size, size)),)
 
 
 @pytest.fixture(scope="module")
@@ -421,10 +421,13 @@ def _flat(step):
     return step[0], *step[1]
 
 
+SIZE = 16  # of images: activations take more memory than what algorithms need beside them, which does not grow steadily
+
+
 def planned_bytes(batch):
     """Runs in each of two ranks: what the compiler planned for a data parallel step."""
     mesh_of(data=2)
-    model, x = small_model(), weft.ones((batch, 3, 8, 8))
+    model, x = small_model(SIZE), weft.ones((batch, 3, SIZE, SIZE))
     model(x)
     weights = model.parameters()
     moments = [weft.parameter(0 * w) for w in weights]
@@ -442,11 +445,12 @@ def planned_bytes(batch):
     return memory_timeline(weft.jit(train), x).allocated
 
 
-@pytest.mark.parametrize("batch", [16, 32])
+@pytest.mark.parametrize("batch", [16, 8])  # the batch that was profiled, and one between it and its quarter
 @pytest.mark.slow
-def test_memory_of_two_ranks_is_that_of_the_planned_data_parallel_program(small_work, shared_pools, batch):
-    made = predict(small_work, small_work, ParallelSplit(data=2), FakeCluster(overlap=False), batch)
-    assert made.memory.total == pytest.approx(shared_pools[2].run(planned_bytes, batch)[0], rel=0.08)
+def test_memory_of_two_ranks_is_that_of_the_planned_data_parallel_program(shared_pools, batch):
+    work = measured_work(lambda batch: small_step(batch, SIZE), 16, repeats=2)
+    made = predict(work, work, ParallelSplit(data=2), FakeCluster(overlap=False), batch)
+    assert made.memory.total == pytest.approx(shared_pools[2].run(planned_bytes, batch)[0], rel=0.03)
 
 
 def test_projection_to_a_faster_machine_is_faster(small_work):
