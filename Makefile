@@ -133,10 +133,11 @@ fuzz: $(TEST_TOOLS_INSTALLED)
 		else $(VENV_PYTHON) -m weft.testing.fuzz --kind $$kind --seed $(SEED) --seconds $$each $(FUZZ_OPTIONS) || found=1; fi; \
 	done; exit $$found
 
-# Tests that measure or fill the GPU's memory come last, with nothing beside them.
+# Tests that measure or fill the GPU's memory come last, with nothing beside them. Where pytest-benchmark is installed, it warns of
+# several processes, and warnings are errors.
 gpu-test: $(GPU_NEEDS)
-	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -m "not alone" -n $(GPU_WORKERS) --dist worksteal $(GPU_TEST_OPTIONS)
-	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -m alone $(GPU_TEST_OPTIONS)
+	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -p no:benchmark -m "not alone" -n $(GPU_WORKERS) --dist worksteal $(GPU_TEST_OPTIONS)
+	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -p no:benchmark -m alone $(GPU_TEST_OPTIONS)
 
 gpu-bench: $(GPU_NEEDS)
 	$(GPU_PATH) $(GPU_PYTHON) benchmarks/gpu.py $(BENCH_OPTIONS)

@@ -32,7 +32,7 @@ from weft.insight.profile_text import duration, table
 from weft.jobs.profiles.subject import find_subject
 from weft.knobs import knobs
 from weft.plan import MeasuredCluster, ParallelSplit, StepWork, measured_work, predict
-from weft.plan.calibration import SIZES, SWEEPS, default_ranks
+from weft.plan.calibration import FORMAT, SIZES, SWEEPS, default_ranks
 from weft.plan.plan_text import checks_text
 from weft.plan.published import published_checks
 from weft.plan.rank_measures import AXIS, RankBenchmarks, RankMeasures, mesh_of, slowest
@@ -266,6 +266,8 @@ def stored(file: Path) -> tuple[MeasuredCluster, list[Row]]:
     """The measurements in a file, and new predictions for them."""
     known = json.loads(file.read_text())
     told, batch = known["calibration"], known["batch"]
+    if told["format"] != FORMAT:
+        sys.exit(f"[benchmarks/plan] {file} has calibrations of format {told['format']}, which lack what predictions need now (format {FORMAT}): measure again.")  # fmt: skip
     calibration = {int(n): RankMeasures.from_dict(measures) for n, measures in told["measures"].items()}
     works = {name: stored_work(one, batch) for name, one in known["works"].items()}
     rows = [row(works[one["network"]], Turns.from_dict(one), batch) for one in known["rows"]]
