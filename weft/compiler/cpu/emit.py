@@ -25,7 +25,7 @@ from ..thresholds import thresholds
 from . import scalars as scalar
 from .combiners import better, combiner_of, product
 from .ir_builder import I32, I64, Code, Int, Value, constant, lanes_of, vector
-from .values import ErrorSites, VectorValues
+from .values import EpilogueRows, ErrorSites, VectorValues
 
 TASKS, COLUMN_TASKS = (
     64,
@@ -46,10 +46,12 @@ class LoopEmitter:
         lanes: int,
         columns: int = 1,
         segments: Sequence[LoopSegment] = (),
+        epilogue: EpilogueRows | None = None,
     ) -> None:
         self.code, self.nest, self.pointer, self.status, self.errors = code, nest, pointer, status, errors
         self.lanes, self.columns = lanes, columns  # elements of a vector, and of all vectors that are reduced together
         self.segments = segments  # that the vector loop is cut in
+        self.epilogue = epilogue
         self.vector, self.phases = nest.vector, nest.phases  # of the nest, or of the segment that is being emitted
         self.at: dict[Loop, Value] = {}  # the index of each enclosing loop
         self.rows: dict[Node, Value] = {}  # results of finished reductions

@@ -24,7 +24,7 @@ from .control_flow import ControlFlowEmitter
 from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
 from .target import CpuTarget, current_target
-from .values import ErrorSites
+from .values import EpilogueRows, ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
 PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether this is the first run
@@ -121,7 +121,7 @@ class _ModuleEmitter:
         if key not in self.made:
             name = f"kernel.{len(self.made)}"
             self.made[key] = (
-                self._epilogue(name, nest, slots, lanes, group)
+                self._epilogue(name, kernel.anchor, nest, slots, lanes, group)
                 if kernel.rows
                 else self._loops(name, nest, slots, lanes)
             )
@@ -140,13 +140,18 @@ class _ModuleEmitter:
         emitter.emit_parallel(tid, threads)
         return code.done()
 
-    def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int, group: int) -> ir.Function:
+    def _epilogue(
+        self, name: str, anchor: Node | None, nest: ReadyNest, slots: list[Slot], lanes: int, group: int
+    ) -> ir.Function:
         """The function of an epilogue. It is called for columns of one group of the anchor, up to its last column more often than not."""
         code = Code.begin(self.module, name, EPILOGUE.args, private=True)
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
         status = code.read(context, len(slots), PTR)
-        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        epilogue = EpilogueRows(nest.outer[1], anchor)
+        emitter = LoopEmitter(
+            code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes, epilogue=epilogue
+        )
         emitter.at[nest.outer[0]] = batch
 
         def rows(emit_columns: Callable[[], None]) -> None:

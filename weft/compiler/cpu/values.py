@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from ...dtypes import int64
 from ...graph.node import Node
+from ...records import dataclass
 from ..ir.index import IndexExpr, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
@@ -23,6 +24,14 @@ from .ir_builder import I1, I32, I64, Code, Int, Value, constant, lanes_of, vect
 from .target import LINE
 
 
+@dataclass(frozen=True)
+class EpilogueRows:
+    """The rows of an epilogue, which runs for some columns of each, and the anchor, whose results it finds in the cache."""
+
+    loop: Loop
+    anchor: Node | None
+
+
 class LoopContext(Protocol):
     """What steps need of the enclosing loops."""
 
@@ -32,6 +41,7 @@ class LoopContext(Protocol):
     pointer: Callable[[Node], Value]
     status: Value
     errors: ErrorSites
+    epilogue: EpilogueRows | None
 
 
 class ErrorSites:
@@ -55,7 +65,7 @@ _MESSAGES = {
     "shr": "a shift by a negative number has no meaning.",
 }
 _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
-_AHEAD = 8  # rows
+_AHEAD, _EPILOGUE_AHEAD = 8, 4  # rows
 
 
 class VectorValues:
@@ -294,17 +304,26 @@ class VectorValues:
             raw = code.gather_lanes([code.read(pointer, code.plus(base, step * k), element) for k in range(self.lanes)])
         return scalar.from_storage(code, raw, dtype)
 
-    def _prefetch(self, node: Node, position: IndexExpr) -> None:
-        """Prefetch where columns are reduced: hardware prefetchers do not follow such large strides."""
-        inner = self.phase.loops[-1] if self.phase.reductions and self.phase.loops else None
+    def _prefetch(self, node: Node, position: IndexExpr, write: bool = False) -> None:
+        """Prefetch a later row where rows are walked down, column by column: hardware prefetchers do not follow such large strides."""
+        inner, ahead = self._rows_walked(node)
         if inner is None or inner is self.along:
             return
         stride, size = position.coefficient(inner), node.dtype.itemsize
         if stride is None or abs(stride) * size < thresholds.far_rows:
             return
-        start, element = self.code.plus(self._base(position), stride * _AHEAD), scalar.storage_type(node.dtype)
+        start, element = self.code.plus(self._base(position), stride * ahead), scalar.storage_type(node.dtype)
         for at in range(0, self.lanes, LINE // size):
-            self.code.prefetch(self.emitter.pointer(node), self.code.plus(start, at), element)
+            self.code.prefetch(self.emitter.pointer(node), self.code.plus(start, at), element, write=write)
+
+    def _rows_walked(self, node: Node) -> tuple[Loop | None, int]:
+        """The loop over rows, of which only some columns are read or written at a time, and how many rows ahead to prefetch."""
+        if self.phase.reductions and self.phase.loops:
+            return self.phase.loops[-1], _AHEAD
+        epilogue = self.emitter.epilogue
+        if epilogue is None or node is epilogue.anchor:
+            return None, 0
+        return epilogue.loop, _EPILOGUE_AHEAD
 
     def store(self, node: Node, position: IndexExpr, value: Value) -> None:
         code = self.code
@@ -316,6 +335,7 @@ class VectorValues:
             return
         raw = self.spread(raw)
         if step == 1:
+            self._prefetch(node, position, write=True)
             code.write(raw, pointer, self._base(position))
             return
         base = None if step is None else self._base(position)

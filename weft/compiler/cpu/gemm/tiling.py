@@ -219,7 +219,7 @@ class _Estimate:
 
         With the widest vectors, fewer passes over c are worth more, and the panel can be read from L2.
         """
-        room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 16
+        room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 8
         most = min(512, max(192, room // (width * BYTES[self.p.kind])))
         pieces = max(1, ceil(self.p.k / most))
         return max(4, ceil(self.p.k / pieces / 4) * 4)
