@@ -48,9 +48,12 @@ def test_vectors_lie_along_the_memory(name: str) -> None:
         (lambda x: x.sum(axis=0), (2048, 16), False),  # the next row is close
         (lambda x: x.sum(axis=1), (2048, 512), False),
         (lambda x: x + 1.0, (2048, 512), False),
+        (lambda x: weft.gelu(x @ x) * x, (512, 512), True),  # an epilogue sees a few columns of each row
+        (lambda x: weft.gelu(x @ x) * x, (100, 100), False),
+        (lambda x: weft.gelu(x @ x), (512, 512), False),  # in place, where the product has just stored its results
     ],
 )
-def test_reductions_of_columns_ask_for_the_rows_to_come(
+def test_later_rows_are_prefetched_where_some_columns_of_each_are_visited(
     f: Callable[..., Any], shape: tuple[int, ...], asks: bool
 ) -> None:
     text = str(write(compiled(weft.make_graph(f, weft.zeros(shape)), {}, CompileOptions("cpu", threads=2))).module)

@@ -379,7 +379,9 @@ def test_what_was_measured_is_kept(tmp_path):
 
 def small_model(size=8):
     features = 8 * (size - 2) ** 2
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 4)
+    )
 
 
 def small_step(batch, size=8):

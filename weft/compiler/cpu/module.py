@@ -148,7 +148,7 @@ class _ModuleEmitter:
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
         status = code.read(context, len(slots), PTR)
-        epilogue = EpilogueRows(nest.outer[1], anchor)
+        epilogue = EpilogueRows(nest.outer[1], None if anchor is None else by_slot[self._slot(anchor)])
         emitter = LoopEmitter(
             code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes, epilogue=epilogue
         )

@@ -26,10 +26,10 @@ from .target import LINE
 
 @dataclass(frozen=True)
 class EpilogueRows:
-    """The rows of an epilogue, which runs for some columns of each, and the anchor, whose results it finds in the cache."""
+    """The rows of an epilogue, which runs for some columns of each, and where the anchor has just stored its results."""
 
     loop: Loop
-    anchor: Node | None
+    results: Value | None
 
 
 class LoopContext(Protocol):
@@ -321,7 +321,7 @@ class VectorValues:
         if self.phase.reductions and self.phase.loops:
             return self.phase.loops[-1], _AHEAD
         epilogue = self.emitter.epilogue
-        if epilogue is None or node is epilogue.anchor:
+        if epilogue is None or self.emitter.pointer(node) is epilogue.results:
             return None, 0
         return epilogue.loop, _EPILOGUE_AHEAD
 

@@ -29,7 +29,7 @@ from ..target import LINE, CpuTarget, current_target
 from . import matrix_unit
 from .arithmetic import Arithmetic, arithmetic, has_offset
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
-from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
+from .register_tile import Chunks, LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
 PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
@@ -163,15 +163,33 @@ class _ProductEmitter:
                 phi.add_incoming(initial[r][v], entry)
                 phi.add_incoming(value, old)
                 initial[r][v] = phi
-        for r in range(tile.rows, 2 * tile.rows):  # the rows that the next tile, below this one, loads or stores
-            self._prefetch(code, c, code.times(c_row, r), tile)
+        if not self.tall:  # else in chunks, below
+            for r in range(tile.rows):
+                self._prefetch_next(code, c, c_row, r, tile)
         for pointer in offsets:
             extra = [code.read(pointer, v * lanes, kind) for v in range(vectors)]
             initial = [[code.sub(value, more) for value, more in zip(row, extra, strict=True)] for row in initial]
         how = replace(arithmetic(code, self.kernel.kind, self.target, lanes), add_offset=None)
-        sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k, how), right, initial, how)
+        left = self._left(code, tile, a, a_row, a_k, how)
+        chunks = self._chunks(code, tile, a, a_row, c, c_row) if self.tall else None
+        sums = multiply(code, tile, k, left, right, initial, how, chunks)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
+
+    def _chunks(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, c: Value, c_row: Value) -> Chunks:
+        """During chunk r of its loop, a tile prefetches row r of the next one, below it: of c, which is loaded or stored, and of a."""
+        size = BYTES[self.kernel.kind]
+
+        def begin(r: Value) -> None:
+            self._prefetch_next(code, c, c_row, r, tile, near=False)
+
+        def advance(r: Value, k: Value, steps: int) -> None:
+            if self.kernel.reading == "rows":  # a chunk is a fraction of k, a row all of it
+                next_row = code.plus(code.mul(a_row, code.plus(r, tile.rows)), code.times(k, tile.rows))
+                for line in range(0, steps * tile.rows, LINE // size):
+                    code.prefetch(a, code.plus(next_row, line), self.element, near=False)
+
+        return Chunks(tile.rows, begin, advance)
 
     def _sum_offsets(self) -> ir.Function:
         """(b, b_k, k, valid, offsets): the offsets of a panel, of which so many columns can be read."""
@@ -201,10 +219,16 @@ class _ProductEmitter:
             code.write(total, offsets, v * self.lanes)
         return code.done()
 
-    def _prefetch(self, code: Code, pointer: Value, start: Int, tile: RegisterTile) -> None:
+    def _prefetch(self, code: Code, pointer: Value, start: Int, tile: RegisterTile, near: bool = True) -> None:
         """Prefetch a row of a tile, one cache line at a time."""
         for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
-            code.prefetch(pointer, code.plus(start, column), self.element)
+            code.prefetch(pointer, code.plus(start, column), self.element, near)
+
+    def _prefetch_next(
+        self, code: Code, c: Value, c_row: Value, row: Int, tile: RegisterTile, near: bool = True
+    ) -> None:
+        """Prefetch a row of the next tile of c, below this one."""
+        self._prefetch(code, c, code.mul(c_row, code.i64(code.plus(row, tile.rows))), tile, near)
 
     def _left(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, a_k: Value, how: Arithmetic) -> LeftOperand:
         steps = 4 if tile == self.kernel.tile else 1  # the others are for edges, where code size matters more

@@ -41,6 +41,7 @@ class RegisterTile:
 Sums = list[list[Value]]  # by row, by vector
 Right = Callable[[Value, int], list[Value]]  # (k, step) -> the vectors at k + step
 Splats = Callable[[int, int], Value]  # (step, row) -> a number of the left operand in all lanes
+Body = Callable[[Value, list[Value]], list[Value]]  # of a loop over k: (k, values) -> the next values
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,17 @@ class LeftOperand:
     read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """Cuts the loop over k into equal chunks, during which the tile prefetches what the next one reads: a few lines at a time,
+    since a burst of them would hold every line fill buffer while this tile waits for its own operands.
+    """
+
+    count: int
+    begin: Callable[[Value], None]  # (chunk): called at the start of each
+    advance: Callable[[Value, Value, int], None]  # (chunk, k from its start, steps): called before these steps
+
+
 def multiply(
     code: Code,
     tile: RegisterTile,
@@ -64,13 +76,14 @@ def multiply(
     right: Right,
     initial: Sums,
     how: Arithmetic | None = None,
+    chunks: Chunks | None = None,
 ) -> Sums:
     """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
     how, first = how or floats(code), flattened(initial)
     if how.add_offset is not None:
         first += [constant(value.type, 0) for value in initial[0]]
 
-    def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
+    def body(steps: int) -> Body:
         def advance(k: Value, values: list[Value]) -> list[Value]:
             splat = left.read(k, steps)
             for step in range(steps):
@@ -87,7 +100,10 @@ def multiply(
         return advance
 
     whole = code.sub(length, code.urem(length, code.i64(left.steps)))
-    flat = code.loop_carrying(0, whole, first, body(left.steps), step=left.steps)
+    if chunks is None:
+        flat = code.loop_carrying(0, whole, first, body(left.steps), step=left.steps)
+    else:
+        flat = _in_chunks(code, chunks, whole, first, body(left.steps), left.steps)
     if left.steps > 1:
         flat = code.loop_carrying(whole, length, flat, body(1))
     sums = in_rows(tile, flat)
@@ -95,6 +111,23 @@ def multiply(
         return sums
     extra = flat[tile.rows * tile.vectors :]
     return [[code.sub(value, more) for value, more in zip(row, extra, strict=True)] for row in sums]
+
+
+def _in_chunks(code: Code, chunks: Chunks, length: Value, values: list[Value], body: Body, steps: int) -> list[Value]:
+    """The loop over k from 0 to length, a multiple of the steps, in chunks."""
+    size = code.times(code.ceil_div(length, chunks.count * steps), steps)
+
+    def chunk(index: Value, values: list[Value]) -> list[Value]:
+        begin = code.mul(index, size)
+
+        def advance(k: Value, values: list[Value]) -> list[Value]:
+            chunks.advance(index, code.sub(k, begin), steps)
+            return body(k, values)
+
+        chunks.begin(index)
+        return code.loop_carrying(begin, code.minimum(code.plus(begin, size), length), values, advance, steps)
+
+    return code.loop_carrying(0, chunks.count, values, chunk)
 
 
 def flattened(sums: Sums) -> list[Value]:

@@ -196,8 +196,7 @@ class _Estimate:
         p, height, width = self.p, self.kernel.tile.rows, self.kernel.width(self.target)
         tall, wide = ceil(p.m / height), ceil(p.n / width)
         k_block = self.k_block(width)
-        # A task's rows of A stay in the L2 cache.
-        fewest = ceil(tall * height * k_block * BYTES[p.kind] / (self.target.l2 // 4))
+        fewest = ceil(tall * height * k_block * BYTES[p.kind] / self.room_for_rows)
         if p.k <= thresholds.product_short and p.c[0] * BYTES[p.kind] >= _PAGE:
             # Tiles are stored faster than they could be with a TLB miss for each row.
             fewest = max(fewest, min(tall, ceil(tall * height / _TLB_ROWS)))
@@ -213,6 +212,12 @@ class _Estimate:
                 + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
             )
         return Tiling(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
+
+    @property
+    def room_for_rows(self) -> int:
+        """The bytes of a task's rows of A, which stay in the L2 cache while panels of B stream through."""
+        again = self.pack_b == "task" and self.target.vector_bits == 512  # each of its blocks packs B
+        return self.target.l2 // 4 * (3 if again else 1)
 
     def k_block(self, width: int) -> int:
         """The block size of k: a panel fills half of the L1 cache.
