@@ -278,8 +278,16 @@ class _Estimate:
             sharing = self.kernel.tile.rows * gcd(p.a[0] * BYTES[p.kind], _PAGE)
             delay += _EVICTED if sharing > self.target.l1 else 0.0
         elif not self.pack_a:
-            delay += self.apart(p.a[1], 0.05, 0.35)
+            delay += self.scattered(p.a[1], k_block)
         return delay
+
+    def scattered(self, stride: int, k_block: int) -> float:
+        """The slowdown of reading columns of A in place: those of one tile lie in a line or two for each k, and large strides
+        put them in as many pages, multiples of the page size in few sets of the L1 cache. Few ks stay in both.
+        """
+        size = stride * BYTES[self.p.kind]
+        slowdown = max(0.5 * min(1.0, size / 2048), 1.7 * gcd(size, _PAGE) / _PAGE)
+        return slowdown * min(1.0, k_block / 256)
 
     def apart(self, stride: int, usual: float, worst: float) -> float:
         """The slowdown of a stride: multiples of the page size cause conflict misses, large strides TLB misses."""
