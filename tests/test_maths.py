@@ -68,7 +68,12 @@ def test_error_and_lanes(name: str, dtype: Float) -> None:
     worst = int(np.argmax(error))
     assert error[worst] <= BOUNDS[name][dtype is np.float64], (error[worst], [x[worst] for x in inputs], got[worst])
     few = [x[::7] for x in inputs]
-    assert _apply(name, 1, *few).tobytes() == got[::7].tobytes()
+    assert _bits(_apply(name, 1, *few)) == _bits(got[::7])
+
+
+def _bits(values: Array) -> bytes:
+    """The bits of numbers, with all NaNs alike: a sum of two NaNs is either of them, since LLVM may swap its operands."""
+    return np.where(np.isnan(values), values.dtype.type(np.nan), values).tobytes()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
