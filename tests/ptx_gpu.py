@@ -13,7 +13,8 @@ import pytest
 
 import fake_gpu
 import weft
-from ptx_machine import Kernel, Memory
+from ptx_machine import Kernel
+from ptx_threads import Memory
 from weft.compiler.gpu.compile import Binary, CompileRequest, compile_request
 
 BUILD = Path(__file__).parent / "ptx_build.py"

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ptx_machine import Fault, Kernel, Memory
+from ptx_machine import Kernel
+from ptx_threads import Fault, Memory
 
 HEAD = ".visible .entry kernel(\n)\n.reqntid {threads}\n{{\n"
 START = """

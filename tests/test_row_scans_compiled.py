@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("triton")
 import ptx_gpu
 from ptx_gpu import PtxGpu
-from ptx_machine import Fault, Kernel
+from ptx_machine import Kernel
+from ptx_threads import Fault
 from test_row_scans import floats, layer, same
 from weft.compiler.gpu.row_scan_source import NEXT
 
