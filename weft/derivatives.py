@@ -15,7 +15,7 @@ from .errors import InternalError, Scope, Source, UserError
 from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
-from .tensor import FUNCTIONS, TRACING, WITHOUT_HISTORY, Tensor, as_tensor, wrap
+from .tensor import FUNCTIONS, TRACING, Tensor, as_tensor, wrap
 from .tree import flatten, unflatten
 
 # --- the walk ------------------------------------------------------------------------------------------------------------
@@ -373,9 +373,9 @@ def backward(y: Tensor, gradient: Any = None) -> None:
 
 def _check_history(y: Tensor, parameters: Sequence[Tensor | None], name: str) -> None:
     """Raise an error if a part of the history is missing, instead of returning an incomplete derivative."""
-    order = toposort([y.node]) if WITHOUT_HISTORY else []
+    order = toposort([y.node])
     asked = {id(p) for p in parameters if p is not None}
-    lost = {n for n in order if any(id(p()) in asked for p in WITHOUT_HISTORY.get(n, ()))}
+    lost = {n for n in order if any(id(p()) in asked for p in getattr(n, "detached_from", ()))}
     if lost and y.node in differentiable_ancestors(order, lost):
         raise UserError(
             name,

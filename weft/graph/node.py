@@ -188,8 +188,8 @@ class Node:
     """An op applied to inputs. Created by `make`, never directly."""
 
     __slots__ = (
-        "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
-        "params", "serial", "shape", "source", "tracker", "type", "users", "value",
+        "__weakref__", "abstract", "born", "born_bytes", "detached_from", "device", "dtype", "holders", "inputs", "op",
+        "outputs", "params", "serial", "shape", "source", "tracker", "type", "users", "value",
     )  # fmt: skip
 
     op: Op
@@ -209,6 +209,9 @@ class Node:
     serial: int  # the CLOCK at creation
     born: int  # the CLOCK at the start of its oldest pending work
     born_bytes: int
+    # The tensors of parameters that the value may depend on though no history says so: a compiled function computed it, or it was computed
+    # before the function that reads it was compiled. Derivatives do not cross that boundary. Not set on other nodes.
+    detached_from: Sequence[weakref.ref[Any]]
 
     @property
     def tracked(self) -> bool:

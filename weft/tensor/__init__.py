@@ -17,7 +17,6 @@ from .operators import OPERANDS as OPERANDS
 from .registry import FUNCTIONS as FUNCTIONS
 from .registry import function as function
 from .tracing_context import TRACING as TRACING
-from .tracing_context import WITHOUT_HISTORY as WITHOUT_HISTORY
 from .tracing_context import Changes as Changes
 from .tracing_context import Holder as Holder
 from .tracing_context import Tracer as Tracer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -64,6 +63,3 @@ class TracingContext(threading.local):
 
 
 TRACING = TracingContext()
-# Values computed from parameters in a compiled function, or before a function that uses them was compiled: derivatives do not cross
-# the boundary of a compiled function. Each maps to the parameters that it may depend on.
-WITHOUT_HISTORY: weakref.WeakKeyDictionary[Node, Sequence[weakref.ref[Any]]] = weakref.WeakKeyDictionary()

@@ -17,12 +17,12 @@ import numpy as np
 from ..compiler.ir.frame import nbytes
 from ..dtypes import uint64
 from ..graph import Graph
-from ..graph.node import data
+from ..graph.node import Type, data
 from ..records import dataclass
 from ..runtime import STATE_LOCK, Buffer, Device
 from ..runtime.device import Executable
 from ..runtime.facts import Facts
-from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
+from ..tensor import Tensor, as_tensor, fresh_tensor, wrap
 from ..tree import unflatten
 from .arguments import Aliases
 from .donation import Donor
@@ -211,7 +211,7 @@ class Compiled:
             if hidden:
                 results = results[hidden:]
             for number in tracked:
-                WITHOUT_HISTORY[results[number]._node] = parameters
+                results[number]._node.detached_from = parameters
             if changed:
                 for position in reversed(changed):
                     arguments[position]._name(results.pop()._node)
@@ -222,6 +222,22 @@ class Compiled:
             if whole:
                 return results if structure.kind is list else tuple(results)
             return unflatten(structure, results)
+
+        if len(types) == 1 and is_plain and structure.kind is None and not (grads or hidden or changed):
+            return self._single_deliverer(types[0], sizes[0], parameters if tracked else None)
+        return hand_out
+
+    def _single_deliverer(
+        self, type: Type, size: int, parameters: Sequence[Any] | None
+    ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
+        """The same for one tensor, which is all that the function returns."""
+        home, source = self.home, self.traced.source
+
+        def hand_out(contents: Sequence[Any], arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
+            result = fresh_tensor(home, contents[0], type, size, source)
+            if parameters is not None:
+                result._node.detached_from = parameters
+            return result
 
         return hand_out
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ..errors import UserError
 from ..graph.node import CLOCK, DATA, VARIABLE, Node, data, refuse_donated, toposort
 from ..runtime import Buffer
-from ..tensor import TRACING, WITHOUT_HISTORY, Holder, Tensor
+from ..tensor import TRACING, Holder, Tensor
 
 
 class StateRecorder:
@@ -60,7 +60,7 @@ class StateRecorder:
             TRACING.watch = before
         if history.tracked and node is not history:  # in here it has none; outside it keeps it
             self.histories[tensor] = history
-            WITHOUT_HISTORY[node] = [n.param("cell").owner for n in toposort([history]) if n.op is VARIABLE]
+            node.detached_from = [n.param("cell").owner for n in toposort([history]) if n.op is VARIABLE]
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
         if tensor.grad is not None:

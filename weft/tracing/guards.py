@@ -55,9 +55,10 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether every .grad is there, or missing, as it was, and all settings and values that Python read are what they were."""
-        if self.settings and not self.settings.hold():
-            return False
+        for tensor, had in self.had_grads:
+            if (tensor.grad is None) is had:
+                return False
         for tensor, value, version in self.seen:
             if tensor._node.value is not value or value.version != version:
                 return False
-        return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
+        return self.settings is None or self.settings.hold()

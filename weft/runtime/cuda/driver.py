@@ -302,7 +302,9 @@ class Gpu:
         return self._do("recording", self._api.cuStreamEndCapture(self._stream))
 
     def replay(self, graph: Any) -> None:
-        self._do("replay", self._api.cuGraphLaunch(graph, self._stream))
+        answer = self._api.cuGraphLaunch(graph, self._stream)
+        if answer[0]:  # small programs wait for the host: no call is made for a success
+            self._do("replay", answer)
 
     def forget(self, graph: Any) -> None:
         """Give a recorded graph back."""

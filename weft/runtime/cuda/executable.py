@@ -63,13 +63,16 @@ class GpuContext:
         self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
         self.communicators = Communicators(gpu)
         self.unchecked: dict[CudaExecutable, None] = {}
+        self.moves = 0  # how often the arena or the workspace has moved: until it changes, their addresses are known
 
     def arena(self, wanted: int) -> int:
         """The address of `wanted` bytes for values that are live during a run only. Runs are sequential, so they share it."""
+        self.moves += wanted > self._arena.nbytes
         return self._arena.of(wanted)
 
     def workspace(self, wanted: int) -> int:
         """The address of `wanted` bytes of workspace for the libraries."""
+        self.moves += wanted > self._workspace.nbytes
         return self._workspace.of(wanted)
 
     @property
@@ -80,6 +83,7 @@ class GpuContext:
     def release(self) -> None:
         """Free the arena and the workspace; the next run of each program allocates what it needs."""
         self._arena, self._workspace = GrowingBuffer(self.gpu), GrowingBuffer(self.gpu)
+        self.moves += 1
 
     def check(self) -> None:
         """Raise the errors of programs; the GPU must have finished their work."""
@@ -143,6 +147,7 @@ class CudaExecutable:
         self._can_fail = made.statuses > 0
         kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
         self._results = ResultBuffers(self.gpu, kinds, len(graph.outputs))
+        self._reserved, self._shared, self._moves = (0, 0, 0), 0, -1  # the ends of the frame, and for which moves
         self._lanes: dict[int, DoubleBuffer] = {}  # of arguments from the host, by their position
         self._filled: list[DoubleBuffer] = []  # in this call
         self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
@@ -243,7 +248,10 @@ class CudaExecutable:
         if isinstance(given, Buffer):
             content = given.content
             if isinstance(content, DeviceArray) and content.memory.gpu is self.gpu and content.order is None:
-                return content, self._stable(position, content)
+                address = content.memory.address
+                if address != self._last.get(position):
+                    address = self._stable(position, content)
+                return content, address
             given = given.device.get(given)
         array = np.ascontiguousarray(given, node.dtype.numpy)
         if not array.nbytes:
@@ -259,10 +267,10 @@ class CudaExecutable:
         return self._lanes[position]
 
     def _stable(self, position: int, content: DeviceArray) -> int:
-        """The address of an argument that is on the GPU already. If its address varies and it is not large, it is copied to a fixed buffer."""
+        """The address of an argument that is on the GPU, elsewhere than at the last call. Unless it is large, it is copied to a fixed buffer."""
         address, before = content.memory.address, self._last.get(position)
         self._last[position] = address
-        if before is None or before == address or content.memory.nbytes >= LARGE:
+        if before is None or content.memory.nbytes >= LARGE:
             return address
         fixed = self._lane(position).fixed()
         self.gpu.copy(fixed, address, content.memory.nbytes)
@@ -285,21 +293,22 @@ class CudaExecutable:
                 with self._together.run():
                     self._put(frame, again)
             results = self._results.take()
-            for lane in self._filled:
-                lane.done()
-        self._filled.clear()
+            if self._filled:
+                for lane in self._filled:
+                    lane.done()
+                self._filled.clear()
         return results
 
     def _frame_of(self, inputs: Sequence[int]) -> tuple[int, ...]:
-        return (*self.reserved(), *inputs, *self._results.addresses(), self.shared())
+        if self._moves != self.context.moves:
+            self._reserved, self._shared = self.reserved(), self.shared()
+            self._moves = self.context.moves
+        return (*self._reserved, *inputs, *self._results.addresses(), self._shared)
 
     def reserved(self) -> tuple[int, int, int]:
         """The first entries of the frame: arena, status, persistent memory."""
-        return (
-            self.context.arena(self.facts.arena),
-            self._status.address,
-            0 if self._kept is None else self._kept.address,
-        )
+        kept = self._kept
+        return self.context.arena(self.facts.arena), self._status.address, 0 if kept is None else kept.address
 
     def shared(self) -> int:
         """The last entry: the libraries' workspace."""
@@ -317,16 +326,19 @@ class CudaExecutable:
         if self._once and (again or not self._made):
             self.runner.run(self.commands, frame, is_once)
             self._made = True
-        if self._decides:
+        graph = self._graphs.get(frame)
+        if graph is not None:
+            self._graphs.move_to_end(frame)
+            self.gpu.replay(graph)
+        elif self._decides:
             self._run_commands(frame)
         elif frame not in self._graphs:
             self._run_commands(frame)  # loads code, and raises errors where they occur
             self._remember(frame, None)
         else:
             self._graphs.move_to_end(frame)
-            if self._graphs[frame] is None:
-                self._graphs[frame] = self.gpu.record(lambda: self._run_commands(frame))
-            self.gpu.replay(self._graphs[frame])
+            self._graphs[frame] = graph = self.gpu.record(lambda: self._run_commands(frame))
+            self.gpu.replay(graph)
         if self._can_fail:
             self.context.unchecked[self] = None
 
