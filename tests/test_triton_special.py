@@ -254,6 +254,47 @@ def test_few_indices_for_many_rows(small, kind):
         scatters(np.zeros_like(x), values, [index], (0,), "add")
 
 
+@pytest.fixture
+def shared(small, monkeypatch):
+    """Small shares of the indices: a few dozen go the way of many that name few rows."""
+    for name, value in {"FEW": 9, "SHARE": 8, "SHARES": 3, "GROUP": 4, "COMBINED": 4}.items():
+        monkeypatch.setattr(scatter, name, value)
+
+
+@pytest.mark.sweep("dtype", share=0.3)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize(("shape", "index", "axes"), [
+    ((9, 16), (24,), (0,)), ((5, 37), (13, 3), (0,)), ((3, 4, 2), (50,), (2,)), ((4, 3, 2), (31,), (2, 0)), ((1,), (100,), (0,)),
+])  # fmt: skip
+def test_many_indices_for_few_rows(shared, shape, index, axes, dtype):
+    """Each share of the indices has a sum for every row: whole shares and a last one that is not, one tile of columns and several."""
+    rest = tuple(n for a, n in enumerate(shape) if a not in axes)
+    x, values = numbers(shape, dtype), numbers((*index, *rest), dtype)
+    scatters(x, values, some_indices(shape, index, axes), axes, "add")
+    scatters(np.zeros_like(x), values, some_indices(shape, index, axes), axes, "add")
+
+
+@pytest.mark.parametrize(("rows", "count"), [(9, 24), (9, 23), (10, 24)])
+def test_which_rows_are_few(shared, rows, count):
+    x, values = np.zeros((rows, 2), np.float32), np.ones((count, 2), np.float32)
+    sources = special_sources(lambda x, v, i: scatter_op(x, v, [i], (0,), "add"), x, values, np.arange(count) % rows)
+    assert (len(sources) == 2) == ((rows, count) == (9, 24))
+
+
+def test_what_is_not_finite_stays_in_its_row(shared):
+    index, values = np.arange(48) % 6, RNG.normal(size=(48, 3)).astype(np.float32)
+    values[[7, 14, 20]] = np.nan, np.inf, -np.inf
+    scatters(np.ones((6, 3), np.float32), values, [index], (0,), "add")
+
+
+@pytest.mark.parametrize("place", [0, 5, 26])
+def test_wrong_indices_for_few_rows_are_told(shared, place):
+    index = np.arange(27) % 6
+    index[place] = 6
+    with pytest.raises(RunError, match="index 6 is out of range for axis 0 of size 6"):
+        scatters(np.zeros((6, 2), np.float32), np.ones((27, 2), np.float32), [index], (0,), "add")
+
+
 def test_no_index_and_no_element():
     x, none = np.ones((3, 2), np.float32), np.zeros(0, np.int64)
     scatters(x, np.zeros((0, 2), np.float32), [none], (0,), "add")
@@ -284,6 +325,8 @@ def test_zeros_are_not_read():
 def test_a_scatter_of_real_size():
     index = np.minimum(RNG.integers(0, 400, 1100), 299)  # a quarter of them the same
     scatters(np.zeros((300, 20), np.float32), RNG.normal(size=(1100, 20)).astype(np.float32), [index], (0,), "add")
+    values = RNG.normal(size=(2100, 20)).astype(np.float32)
+    scatters(np.zeros((65, 20), np.float32), values, [RNG.integers(0, 65, 2100)], (0,), "add")
 
 
 # --- the same bits, whatever comes first ---------------------------------------------------------------------------------------------
@@ -294,10 +337,14 @@ def backwards(source):
     return replace(source, body=source.body.replace("tl.program_id(0)", f"({last} - tl.program_id(0))"))
 
 
-@pytest.mark.parametrize("name", ["set", "add", "argsort", "wide argsort", "cumsum"])
+@pytest.mark.parametrize("name", ["set", "add", "add few", "argsort", "wide argsort", "cumsum"])
 def test_programs_may_run_in_any_order(small, monkeypatch, name):
     x, index = RNG.normal(size=(3, 40)).astype(np.float32), RNG.integers(0, 3, 50)
     values = RNG.normal(size=(50, 40)).astype(np.float32)
+    if name == "add few":
+        name = "add"
+        for constant, value in {"SHARE": 8, "SHARES": 3, "GROUP": 4}.items():
+            monkeypatch.setattr(scatter, constant, value)
     ways = {
         "argsort": (lambda x: weft.argsort(x), x), "wide argsort": (lambda x: weft.argsort(x), x.astype(np.float64)),
         "cumsum": (lambda x: weft.cumulative_sum(x, axis=0), x.reshape(60, 2)),

@@ -17,6 +17,7 @@ from ..ir.kernel import ByLoops, Kernel
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Fused, KernelProgram, operand_names, operand_slots
 from ..ir.storage import ALIGN, ARENA, MemoryPlan, Ranges, Slot, nbytes
+from ..passes.narrow_scans import narrow_scans
 from ..passes.precision import handed_on
 from ..passes.slice_updates import spread_updates, updated_carries
 from .algorithms import asked_for_loops
@@ -150,7 +151,7 @@ def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
     how = target.widens, target.recompute_limit
     fused = fuse(graph, *how, target.narrow is not None, target.by_loops, target.libraries)
     while target.narrow is not None:
-        narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
+        narrowed = narrow_scans(handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow))
         if narrowed is graph:
             break
         graph, fused = narrowed, fuse(narrowed, *how, False, target.by_loops, target.libraries)

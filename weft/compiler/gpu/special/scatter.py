@@ -7,7 +7,9 @@ makes elements of the result that lie side by side, and looks up what was meant 
     add   the numbers of the indices are sorted by row, so that what is added to a row is a range of the sorted list. Elements add up
           theirs in a fixed order, eight at a time. Where many indices name one row, its range is long: whole blocks of the list that
           belong to one row are added up before, by programs of their own. Where there are more rows than indices, as in an embedding,
-          programs belong to indices, and rows that none names are only copied, or in place left alone.
+          programs belong to indices, and rows that none names are only copied, or in place left alone. Where there are few rows and
+          many indices, as for an alphabet, nothing is sorted: every program adds up what its share of the indices names, a sum for each
+          row, and elements add up the shares.
 
 Float atomics are not used: they add in whatever order programs come. Sums of 16-bit floats are made in float32 and rounded once.
 """
@@ -35,6 +37,9 @@ ROW_LANES = 256  # elements of one row that are added up side by side
 BLOCK = 128  # of the sorted list: what belongs to one row altogether is added up before
 TILE = 1024  # numbers of a block that are read at a time
 CLEARED = 4096  # places of a table that a program clears
+FEW, SHARE, SHARES = 128, 64, 32  # rows that are few, the indices of a share, and how many shares there are at least
+GROUP = 16  # indices of a share whose values are read at a time
+COMBINED = 64  # shares that an element reads at a time
 MOST = 1 << 30  # rows or indices, so that a row and a number share a record, and a table is counted in 32 bits
 
 
@@ -67,6 +72,11 @@ class _ScatterProblem:
         """Whether indices name some of many rows, each without gaps in memory."""
         return self.adds and self.rows > self.count and self.axes == tuple(range(len(self.axes)))
 
+    @property
+    def is_few(self) -> bool:
+        """Whether many indices name few rows."""
+        return self.adds and self.rows <= FEW and self.count >= SHARE * SHARES
+
     @cached_property
     def rows(self) -> int:
         return prod(self.anchor.shape[a] for a in self.axes)
@@ -92,8 +102,9 @@ class _ScatterProblem:
 
     @property
     def sums(self) -> Node:
-        """Of blocks of the list."""
-        return scratch_tensor("sums", self.anchor, (self.count // BLOCK, self.columns), self.wide)
+        """Of blocks of the list, or of every row in every share of the indices."""
+        shape = (ceil_div(self.count, SHARE), self.rows, self.columns) if self.is_few else (self.count // BLOCK, self.columns)
+        return scratch_tensor("sums", self.anchor, shape, self.wide)
 
     def records(self, merged: int) -> Node:
         """The list after so many merges: the row above the number of the index."""
@@ -123,6 +134,11 @@ def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
             PlanPhase("scatter.mark", (), indices | work, work),
             last,
         )
+    if of.is_few:
+        return (
+            PlanPhase("scatter.shares", (), indices | {"x1"}, work),
+            PlanPhase("scatter.combine", (), work | {"x0"}, result),
+        )
     merging = (PlanPhase("scatter.merge", (run,), work, work) for run in merges(of.count))
     summing = [PlanPhase("scatter.blocks", (), work | {"x1"}, work)] if of.count >= BLOCK else []
     copying: tuple[PlanPhase, ...] = ()
@@ -146,6 +162,8 @@ def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
         return ()
     if not of.adds:
         return (of.table,)
+    if of.is_few:
+        return (of.sums,)
     lists = [of.records(i) for i in range(min(2, 1 + len(merges(of.count))))]
     return (of.table, *lists, *([of.sums] if of.count >= BLOCK else []))
 
@@ -157,7 +175,7 @@ def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     ways = {
         "check": writer.check, "copy": writer.copy, "clear": writer.clear, "mark": writer.mark, "set": writer.set,
         "sort": writer.sort, "ranges": writer.ranges, "blocks": writer.blocks, "add": writer.add,
-        "rows": writer.add_rows,
+        "rows": writer.add_rows, "shares": writer.shares, "combine": writer.combine,
     }  # fmt: skip
     return ways[part]()
 
@@ -376,9 +394,13 @@ class _ScatterWriter(KernelWriter):
         else:
             self._range("begin", "end", longest)
         old = self._old()
+        return old, self._with_old(old)
+
+    def _with_old(self, old: str) -> str:
+        """The old elements and the columns of the tile of sums, added up."""
         total = f"{self._widened(old)} + tl.sum(total, 0, keep_dims=True)"
-        total = f"({total}) != 0" if of.anchor.dtype is bool_ else total
-        return old, scalar.to_storage(f"({total})", of.anchor.dtype)
+        total = f"({total}) != 0" if self.of.anchor.dtype is bool_ else total
+        return scalar.to_storage(f"({total})", self.of.anchor.dtype)
 
     def _range(self, begin: str, end: str, longest: str, blocks: bool = False) -> None:
         """Add what a range of the list names, or a range of blocks."""
@@ -402,6 +424,54 @@ class _ScatterWriter(KernelWriter):
             )
             self.line(f"total += {self._widened(self._value(number, 'column', 'live'))}")
         self.depth -= 1
+
+    # --- add: few rows --------------------------------------------------------------------------------------------------------------
+
+    def shares(self) -> KernelSource:
+        """Programs belong to shares of the indices. A warp is enough: it waits for memory, and for what it has added just before."""
+        of = self.of
+        width = min(next_power_of_two(of.columns), LANES)
+        tiles = ceil_div(of.columns, width)
+        self.line(f"share = tl.program_id(0) // {tiles}")
+        self.line(f"items = share * {SHARE} + tl.arange(0, {SHARE})")
+        self._row("items", f"(items < {of.count})")  # reports wrong indices; from here on they are in the cache
+        self.line(f"column = tl.program_id(0) % {tiles} * {width} + tl.arange(0, {width})")
+        self.line(f"inside = column < {of.columns}")
+        self.line(f"sums = {self.pointer(of.sums)} + share * {of.rows * of.columns} + column")
+        self.line(f"for row in range(0, {of.rows}):")
+        self.line(f"    tl.store(sums + row * {of.columns}, tl.zeros(({width},), {self._register}), mask=inside)")
+        self.line("tl.debug_barrier()")
+        self.line(f"for start in range(0, {SHARE}, {GROUP}):")
+        self.depth += 1
+        found = [self._found(f"share * {SHARE} + start + {i} + tl.arange(0, 1)") for i in range(GROUP)]
+        for row, value, live in found:
+            place = self.let("place", f"sums + {row} * {of.columns}")
+            self.line(f"tl.store({place}, tl.load({place}, mask={live}, other=0) + {value}, mask={live})")
+            self.line("tl.debug_barrier()")  # the next index may name the same row
+        self.depth -= 1
+        self.written.append(of.sums)
+        return self.finished(ceil_div(of.count, SHARE) * tiles, 1, stages=1)
+
+    def _found(self, number: str) -> tuple[str, str, str]:
+        """What an index says: the row, what is added to it, and where there is something to add."""
+        item = self.let("item", number)
+        known = self.let("known", f"{item} < {self.of.count}")
+        row, live = self._row(item, known), self.let("live", f"inside & {known}")
+        return row, self.let("value", self._widened(self._value(item, "column", live))), live
+
+    def combine(self) -> KernelSource:
+        """Programs belong to elements of the result."""
+        of = self.of
+        self._elements(LANES, "[None, :]")
+        self.line(f"total = tl.zeros(({COMBINED}, {LANES}), {self._register})")
+        shares = of.sums.shape[0]
+        self.line(f"for start in range(0, {shares}, {COMBINED}):")
+        self.line(f"    share = start + tl.arange(0, {COMBINED})[:, None]")
+        place = f"(share * {of.rows} + row) * {of.columns} + column"
+        read = f"tl.load({self.pointer(of.sums)} + {place}, mask=inside & (share < {shares}), other=0)"
+        self.line(f"    total += {read}")
+        self._store(self._with_old(self._old()))
+        return self.finished(self._programs(LANES), 4)
 
     @property
     def _register(self) -> str:
