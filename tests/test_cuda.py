@@ -43,6 +43,33 @@ def test_a_compiled_function_is_recorded_and_replayed(gpu):
     assert gpu.replayed >= 2
 
 
+def test_weights_of_a_depthwise_convolution_that_change_are_copied_again(gpu):
+    w = weft.asarray(np.ones((5, 1, 3, 3), np.float32)).realize()
+    x = np.random.default_rng(1).normal(size=(2, 5, 6, 7)).astype(np.float32)
+    net = weft.jit(lambda x: weft.conv(x, w, groups=5, padding=1))
+    for run in range(6):
+        if run == 3:
+            w.assign(w * -2.0)
+        with weft.knobs.set(device="reference"):
+            expected = weft.conv(weft.asarray(x), weft.asarray(w.numpy()), groups=5, padding=1).numpy()
+        np.testing.assert_allclose(net(x).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_program_follows_the_arena_where_it_moves(gpu):
+    """A larger program, and a release, move it between two runs of a smaller one."""
+    small = weft.jit(lambda x: weft.softmax(x @ x, axis=0) @ x)
+    large = weft.jit(lambda x: weft.softmax(x @ x, axis=0) @ x)
+    x = np.random.default_rng(2).normal(size=(8, 8)).astype(np.float32)
+    y = np.random.default_rng(3).normal(size=(40, 40)).astype(np.float32)
+    expected = small(x).numpy()
+    for run in range(8):
+        if run == 2:
+            large(y)
+        if run == 5:
+            weft.device("cuda").context.release()
+        assert small(x).numpy().tobytes() == expected.tobytes()
+
+
 def test_arguments_are_changed_and_numbers_stay_numbers(gpu):
     def step(p, x, rate):
         p -= rate * x

@@ -100,6 +100,17 @@ def test_each_channel_by_itself(shape, kernel, how):
         near(actual, expected, 2e-6)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_weights_that_never_change_are_copied_once(constant):
+    """Tap by tap: the copy is kept."""
+    x, w = np.ones((1, 8, 6, 6), np.float32), np.ones((8, 1, 3, 3), np.float32)
+    graph = weft.make_graph(lambda x, w: weft.conv(x, w, groups=8, padding=1), x, w)
+    program = gpu_program(graph, {}, constants=frozenset([1] if constant else []))
+    [copy] = [call for call in program.calls if call.phase is not None and call.phase.symbol == "taps"]
+    assert copy.once == constant
+    assert (program.memory.kept >= w.nbytes) == constant
+
+
 def test_several_filters_for_a_channel_have_another_algorithm():
     x, w = np.ones((1, 2, 4, 4), np.float32), np.ones((4, 1, 3, 3), np.float32)
     program = gpu_program(weft.make_graph(lambda x, w: weft.conv(x, w, groups=2, algorithm="DEPTHWISE"), x, w), {})

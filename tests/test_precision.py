@@ -441,6 +441,21 @@ def test_wrong_settings() -> None:
         weft.LossScale(grow_after=0)
 
 
+@pytest.mark.parametrize("moved", [lambda y: y, lambda y: y.T.reshape(2, 8)[:, :5], lambda y: y[1:]])
+def test_a_last_product_that_the_graph_narrows_returns_16_bits(moved: Callable[[Any], Any]) -> None:
+    """The logits of a model that gives them in 16 bits: no copy in float32 is written for them."""
+    now = narrowed(lambda x, w: half(moved(x @ w)), square(), square())
+    [product] = found(now, "contract")
+    assert product.dtype is bfloat16
+    for other in (
+        lambda x, w: (half(x @ w), x @ w),
+        lambda x, w: half(weft.exp(x @ w)),
+        lambda x, w: (x @ w).astype(float16),
+    ):
+        [product] = found(narrowed(other, square(), square()), "contract")
+        assert product.dtype is float32
+
+
 # --- what kernels hand on ------------------------------------------------------------------------------------------------------
 
 SIZE = 128  # its square is just large enough

@@ -16,7 +16,10 @@ def test_an_index_adds_to_what_the_one_before_it_has_written(monkeypatch: pytest
     rng = np.random.default_rng(0)
     index, values = rng.integers(0, 4, 30), rng.normal(size=(30, columns)).astype(np.float32)
     index[8:16] = 2  # one row again and again
-    with ptx_gpu.compiling(monkeypatch, lambda wanted: "# scatter" in wanted.text) as gpu, weft.knobs.set(device="cuda"):
+    with (
+        ptx_gpu.compiling(monkeypatch, lambda wanted: "# scatter" in wanted.text) as gpu,
+        weft.knobs.set(device="cuda"),
+    ):
         add = weft.jit(lambda x, v, i: x.at[i].add(v))
         found = add(weft.zeros((4, columns)), weft.asarray(values), weft.asarray(index)).numpy()
         assert gpu.compiled_launches == 2

@@ -115,7 +115,11 @@ class WeftInference:
         self.x = weft.asarray(network.batch()[0])
         if place.half and not network.vocabulary:
             self.x = self.x.astype(place.half).realize()
-        self.step = weft.jit(lambda x: logits(self.model(x)), precision=place.half)
+        self.step = weft.jit(self._step, precision=place.half)
+
+    def _step(self, x: weft.Tensor) -> weft.Tensor:
+        found: weft.Tensor = logits(self.model(x))
+        return found.astype(self.place.half) if self.place.half else found  # as torch gives it
 
     def call(self) -> Any:
         return self.step(self.x)

@@ -73,7 +73,7 @@ def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool,
     for wanted in claims(kernel, limit, tf32, constants) if judge is not None else ():
         if judge is not None and judge(kernel, wanted):
             return library_plan(kernel, wanted)
-    return own_plan(kernel, limit, tf32)
+    return own_plan(kernel, limit, tf32, constants)
 
 
 def _semi_sparse_plan(kernel: Kernel, judge: Judge | None, constants: Collection[Node]) -> Plan:
@@ -87,13 +87,13 @@ def _semi_sparse_plan(kernel: Kernel, judge: Judge | None, constants: Collection
 # --- plans ------------------------------------------------------------------------------------------------------------------------
 
 
-def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
+def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False, constants: Collection[Node] = ()) -> Plan:
     """weft's kernel with its epilogue; or, if there are few long sums, two kernels and the partial sums between them, as many as fit into
     the limit."""
     if is_attention(anchor_of(kernel)):
         return _plan("TRITON", kernel, *attention.phases(kernel))
     if is_depthwise(kernel):
-        depthwise = _depthwise_plan(kernel)
+        depthwise = _depthwise_plan(kernel, kernel.views[1].base in constants)
         if limit is None or depthwise.workspace <= limit:
             return depthwise
     if is_of_few_rows(kernel):
@@ -111,12 +111,14 @@ def _contraction_plan(kernel: Kernel, limit: int | None = None, tf32: bool = Fal
     return _plan(f"{name}, in parts", kernel, first, _finishing(kernel, parts))
 
 
-def _depthwise_plan(kernel: Kernel) -> Plan:
+def _depthwise_plan(kernel: Kernel, kept: bool = False) -> Plan:
+    """The copy of weights that are constants is `kept` from run to run."""
     _, second, _ = operand_names(kernel)
-    work = frozenset(("work",))
-    copy = PlanPhase("taps", (), frozenset((second,)), work)
-    main = PlanPhase("depthwise", ("epilogue",), (_operands(kernel) - {second}) | work, _result(kernel))
-    return _plan("DEPTHWISE", kernel, copy, main)
+    copied = frozenset(("packed" if kept else "work",))
+    copy = PlanPhase("taps", (), frozenset((second,)), copied)
+    main = PlanPhase("depthwise", ("epilogue",), (_operands(kernel) - {second}) | copied, _result(kernel))
+    plan = _plan("DEPTHWISE", kernel, copy, main)
+    return replace(plan, packed=sum(map(nbytes, kept_tensors(kernel, plan))))
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
@@ -258,7 +260,7 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     for phase in plan.phases:
         if phase.symbol == "attention.delta":
             scratch_tensors += attention.scratch_tensors(kernel)
-        if phase.symbol == "taps":
+        if phase.symbol == "taps" and "work" in phase.writes:
             scratch_tensors.append(copied_taps(kernel))
         if phase.symbol == "patches":
             scratch_tensors.append(teaching.patches(kernel))
@@ -270,9 +272,10 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
 
 
 def kept_tensors(kernel: Kernel, plan: Plan) -> list[Node]:
-    """The tensors of a plan that are kept from run to run: the copy of a bias that is a constant."""
+    """The tensors of a plan that are kept from run to run: the copy of a bias, or of depthwise weights, that is a constant."""
+    copies = [copied_taps(kernel) for phase in plan.phases if phase.symbol == "taps" and "packed" in phase.writes]
     claims = [claimed(kernel, phase) for phase in plan.phases if phase.symbol == "bias"]
-    return [claim.bias_copy for claim in claims if claim.kept and claim.bias_copy is not None]
+    return [*copies, *(claim.bias_copy for claim in claims if claim.kept and claim.bias_copy is not None)]
 
 
 def claimed(kernel: Kernel, phase: PlanPhase) -> Claim:

@@ -7,7 +7,7 @@ losses and updates stay float32, and so do inputs: parameters are float32 master
 Operands of products are stored in the narrow dtype only. If other users read a wide copy, both would be alive from the forward
 to the backward pass; so they read the narrow one, widened again. That halves the memory of activations. The last products
 on a path, such as the gradients of weights, read narrow operands but return their float32 sums: no stored activation depends
-on them. Ops of the precision class "exact" read values before they are rounded: the derivative of a maximum looks for the element
+on them. If the graph converts such a result to the narrow dtype itself, the product returns that. Ops of the precision class "exact" read values before they are rounded: the derivative of a maximum looks for the element
 that equals it, and would find none that equals the rounded one. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels
 for convolutions have narrow results, those with wide ones take half as long again.
 """
@@ -48,7 +48,7 @@ class _Narrowing:
         self.graph, self.dtype, self.bodies = graph, dtype, bodies
         self.order = toposort([*graph.inputs, *graph.outputs])
         self.fed = _fed(self.order)
-        last = _last_products(self.order)
+        last = _last_products(self.order) - _only_narrowed(self.order, graph.outputs, dtype)
         self.stay_wide = {n for n in last if not n.outputs and (wide_filters or n.op.name != "conv_filter")}
         self.wide: dict[Node, Node] = {}
         self.narrow: dict[Node, Node] = {}
@@ -126,6 +126,16 @@ def _fed(order: list[Node]) -> set[Node]:
         elif node in fed and _moves(node):
             fed.update(node.inputs)
     return fed
+
+
+def _only_narrowed(order: list[Node], outputs: Iterable[Node], dtype: DType) -> set[Node]:
+    """Values that the graph itself converts to the narrow dtype, also after movement: the logits that a model gives in 16 bits."""
+    wanted: dict[Node, bool] = dict.fromkeys(outputs, False)
+    for node in reversed(order):
+        narrows = (node.op.name == "cast" and node.dtype is dtype) or (_moves(node) and wanted.get(node, False))
+        for i in node.inputs:
+            wanted[i] = wanted.get(i, True) and narrows
+    return {node for node, narrows in wanted.items() if narrows}
 
 
 def _last_products(order: list[Node]) -> set[Node]:

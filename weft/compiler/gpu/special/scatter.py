@@ -103,7 +103,11 @@ class _ScatterProblem:
     @property
     def sums(self) -> Node:
         """Of blocks of the list, or of every row in every share of the indices."""
-        shape = (ceil_div(self.count, SHARE), self.rows, self.columns) if self.is_few else (self.count // BLOCK, self.columns)
+        shape = (
+            (ceil_div(self.count, SHARE), self.rows, self.columns)
+            if self.is_few
+            else (self.count // BLOCK, self.columns)
+        )
         return scratch_tensor("sums", self.anchor, shape, self.wide)
 
     def records(self, merged: int) -> Node:
