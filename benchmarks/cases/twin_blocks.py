@@ -17,6 +17,20 @@ class GlobalAvgPool(Module):
         return x.mean((2, 3))
 
 
+class GlobalMaxPool(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax((2, 3))
+
+
+class Scaled(Module):
+    def __init__(self, body: Module, scale: float) -> None:
+        super().__init__()
+        self.body, self.scale = body, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) * self.scale
+
+
 class SameConv2d(torch.nn.Conv2d):
     """TensorFlow's padding: as many results as inputs divided by the stride, with the larger half of the border at the end."""
 

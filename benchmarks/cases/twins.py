@@ -34,6 +34,7 @@ _SIMPLE: dict[type, Callable[[], torch.nn.Module]] = {
     nn.Mish: torch.nn.Mish,
     nn.Identity: torch.nn.Identity,
     nn.GlobalAvgPool: blocks.GlobalAvgPool,
+    nn.GlobalMaxPool: blocks.GlobalMaxPool,
 }
 _NAMED: dict[str, Callable[[], torch.nn.Module]] = {
     "relu": torch.nn.ReLU,
@@ -62,7 +63,7 @@ def twin(model: nn.Module) -> Twin:
     """The twin of a network whose parameters are all known."""
     making = Twins()
     net = making.of(model)
-    own = {id(p) for p in net.parameters()}
+    own = {id(p) for p in net.parameters() if p.requires_grad}
     missing = own - {id(t) for _, t in making.pairs}
     assert not missing, f"{len(missing)} parameters of the twin have no counterpart"
     trained = {id(t) for t in model.parameters()} - {id(t) for ours, _ in making.pairs for t in ours}
@@ -183,9 +184,12 @@ def _conv_transpose(twins: Twins, m: Any) -> torch.nn.Module:
 @makes(nn.BatchNorm)
 def _batch_norm(twins: Twins, m: Any) -> torch.nn.Module:
     kind = torch.nn.BatchNorm2d if isinstance(m, nn.BatchNorm2d) else torch.nn.BatchNorm1d
-    made = kind(m.scale.shape[0], eps=m.eps, momentum=m.momentum)
-    for theirs, ours in ((made.weight, m.scale), (made.bias, m.shift)):
-        twins.copy(theirs, ours)
+    made = kind(m.mean.shape[0], eps=m.eps, momentum=m.momentum)
+    if m.scale is None:
+        made.weight.requires_grad = False
+    else:
+        twins.copy(made.weight, m.scale)
+    twins.copy(made.bias, m.shift)
     for theirs, ours in ((made.running_mean, m.mean), (made.running_var, m.var)):
         twins.copy(theirs, ours)
     return made

@@ -14,6 +14,7 @@ from weft import nn, zoo
 from weft.nn.module import own_tensors
 from weft.zoo.catalogue import FACTS
 from weft.zoo.facts import NetworkFacts
+from weft.zoo.whitened import WhitenedCNN
 
 from .random_networks import random_network
 
@@ -64,6 +65,8 @@ class ZooNetwork:
             if isinstance(module, nn.Dropout | nn.DropPath):
                 module.rate = 0.0
         _add_noise(model)
+        if isinstance(model, WhitenedCNN):
+            model.whiten(self.batch()[0])
         return model
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from weft.zoo.recurrent import CharLSTM
 from weft.zoo.resnet import Shortcut
 from weft.zoo.unet import UNet
 from weft.zoo.vit import ViT
+from weft.zoo.whitened import WhitenedCNN
 
 from . import twin_blocks as blocks
 from .twins import Twins, makes
@@ -95,6 +96,18 @@ def _vit(twins: Twins, m: Any) -> torch.nn.Module:
     twins.copy(made.first, m.first)
     twins.copy(made.places, m.places)
     return made
+
+
+@makes(WhitenedCNN)
+def _whitened(twins: Twins, m: Any) -> torch.nn.Module:
+    assert m.views == 1, "views of an image have no twin"
+    outputs, inputs, *kernel = m.whitening.weight.shape
+    first = torch.nn.Conv2d(inputs, outputs, kernel)
+    first.weight.requires_grad = False
+    twins.copy(first.weight, m.whitening.weight)
+    twins.copy(first.bias, m.whitening.bias)
+    parts = [first, *twins.all([m.gelu, *m.blocks, m.pool, m.head])]
+    return blocks.Scaled(torch.nn.Sequential(*parts), m.scale)
 
 
 @makes(LastOutput)
