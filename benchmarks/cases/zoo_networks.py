@@ -19,6 +19,7 @@ from weft.zoo.whitened import WhitenedCNN
 from .random_networks import random_network
 
 RANDOM = 10  # networks made by chance
+VARIANCE = 100.0  # running, of batch norm: with 1, which normalises nothing, deep residual networks overflow float16
 NOISE = 0.1  # of parameters that begin at one value: with all results 0 any two networks would agree
 
 
@@ -64,6 +65,8 @@ class ZooNetwork:
         for module in model.modules():
             if isinstance(module, nn.Dropout | nn.DropPath):
                 module.rate = 0.0
+            if isinstance(module, nn.BatchNorm) and module.track:
+                module.var.assign(weft.full(module.var.shape, VARIANCE))
         _add_noise(model)
         if isinstance(model, WhitenedCNN):
             model.whiten(self.batch()[0])
