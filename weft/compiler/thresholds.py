@@ -100,6 +100,7 @@ class Thresholds:
     row_taps: int = _at(7, 0)  # taps of a row, up to which there is a function for each number
     # GPUs
     gpu_padded_product: int = _at(1 << 28, 8)  # multiplications of a product whose lines are padded to whole words
+    gpu_padded_conv: int = _at(1 << 30, 64)  # multiplications of a convolution whose channels are
     gpu_small: int = _at(256, 1)  # programs of a kernel that leaves room for others in its launch
     gpu_joined: int = _at(32, 2)  # kernels of a launch
     gpu_joined_text: int = _at(

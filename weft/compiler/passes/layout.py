@@ -19,6 +19,7 @@ from ...graph.node import OPS, Node, Op, Shape, Type, make
 from ...graph.rewrite import rewrite, transform
 from ...records import dataclass
 from ..ir.conv_shape import conv_flops
+from .aligned_channels import aligned_channels
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
 from .integer_products import (
@@ -38,7 +39,7 @@ def layout(
 ) -> Graph:
     """The graph in its final layout.
 
-    `pad_to_words`: images of few channels and large products are padded, see channel_padding.py and product_padding.py. `int8_kernels`: the kernels that the backend has for
+    `pad_to_words`: images of few channels, large products and large convolutions are padded, see channel_padding.py, product_padding.py and aligned_channels.py. `int8_kernels`: the kernels that the backend has for
     products of 8-bit integers, see integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
     """
     kernels = _Kernels(pad_to_words, int8_kernels, float8_kernels)
@@ -185,6 +186,7 @@ def _integer_convolution(node: Node, kernels: Int8Kernels) -> Node | None:
 
 
 def _convolution(node: Node, pad_to_words: bool) -> Node:
+    wanted, node = node.shape, aligned_channels(node) if pad_to_words else node
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
     x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
@@ -194,11 +196,12 @@ def _convolution(node: Node, pad_to_words: bool) -> Node:
         made = make(OPS["conv_filter_last"], (given, other), how)
         made = made if padding is None else padding.gradient(cast(made, node.dtype))  # libraries round it for free
         rank = len(made.shape)
-        return cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
+        return first_part(cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype), wanted)
     how = node.params
     if padding is not None:  # filters with channels last, which is their layout in memory
         x, other, how = padding.image(x), _first(padding.filter(_wide_last(b, wide))), padding.how
-    return _first(cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
+    made = cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype)
+    return _first(first_part(made, _permuted(wanted, to_last(len(wanted)))))
 
 
 def _channel_padding(node: Node, x: Node) -> ChannelPadding | None:

@@ -7,7 +7,7 @@ where padding requires them. So a softmax of logits and its gradient have one sh
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, prod
 
 from ...dtypes import int32
 from ...graph.graph import Graph, rebuild
@@ -85,7 +85,12 @@ def _made_whole(node: Node, size: int, known: dict[tuple[Node, int], Node | None
     lines = _first_of_line(node)
     if lines is not None:
         return lines if lines.shape[-1] == size else None
+    if node.op.name == "permute" and node.inputs[0].op.name == "expand":
+        return _whole(_spread(node), size, known, depth - 1)
     shape = (*node.shape[:-1], size)
+    if prod(node.shape) == node.shape[-1] and node.op is not CONST and _size(node, depth) is None:
+        # A single line that all lines are computed with, such as a bias.
+        return move("pad", node, ((0, 0, 0),) * (len(shape) - 1) + ((0, size - node.shape[-1], 0),), 0.0)
     if node.op is CONST:
         return make(CONST, (), node.replace_params(shape=shape), node.source)
     if node.op.name == "iota":
@@ -102,6 +107,14 @@ def _made_whole(node: Node, size: int, known: dict[tuple[Node, int], Node | None
         return None
     params = node.params if node.op.kind == "elementwise" else (shape,)
     return make(node.op, tuple(i for i in inputs if i is not None), params, node.source)
+
+
+def _spread(node: Node) -> Node:
+    """A permuted expand as an expand of what is permuted: of a line, such as the bias of a convolution."""
+    expand = node.inputs[0]
+    x = expand.inputs[0]
+    x = move("reshape", x, (*(1,) * (len(expand.shape) - len(x.shape)), *x.shape))
+    return move("expand", move("permute", x, node.param("axes")), node.shape)
 
 
 def _ended(lines: Node, count: int, value: float) -> Node:

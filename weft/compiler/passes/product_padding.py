@@ -19,7 +19,7 @@ WORD = 16  # bytes
 def aligned_sizes(x: Node, y: Node, a: str, b: str, sides: Sequence[Sequence[str]]) -> dict[str, int]:
     """The sizes of the axes of a product of x and y, some of them padded. `a` and `b` name their axes, `sides` those of rows, terms and columns."""
     sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
-    stored = {_stored(x).dtype, _stored(y).dtype}
+    stored = {stored_value(x).dtype, stored_value(y).dtype}
     if not all(dtype.is_half for dtype in stored) or prod(sizes.values()) < thresholds.gpu_padded_product:
         return sizes
     word = WORD // next(iter(stored)).itemsize
@@ -34,9 +34,9 @@ def aligned_sizes(x: Node, y: Node, a: str, b: str, sides: Sequence[Sequence[str
 
 def _line(x: Node, letters: str) -> str:
     """The name of the axis along which x is contiguous in memory."""
-    order, x = list(letters), _stored(x)
+    order, x = list(letters), stored_value(x)
     while x.op.name == "permute":
-        order, x = [order[x.param("axes").index(i)] for i in range(len(order))], _stored(x.inputs[0])
+        order, x = [order[x.param("axes").index(i)] for i in range(len(order))], stored_value(x.inputs[0])
     return order[-1] if order else ""
 
 
@@ -59,6 +59,6 @@ def first_part(x: Node, shape: Shape) -> Node:
     return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))
 
 
-def _stored(x: Node) -> Node:
+def stored_value(x: Node) -> Node:
     """The value in memory: a product of float32 may read a rounded one."""
     return x.inputs[0] if x.op.name == "cast" and x.inputs[0].dtype.is_half else x
