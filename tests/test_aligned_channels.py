@@ -90,18 +90,36 @@ def test_these_stay_as_they_are() -> None:
         assert same(weft.conv, *types)
 
 
-def test_between_two_convolutions_whole_pixels_are_computed() -> None:
+@pytest.mark.parametrize("activation", [weft.sigmoid, weft.gelu, lambda y: weft.maximum(y, 0.5) * y])
+def test_between_two_convolutions_whole_pixels_are_computed(activation: Callable[[Any], Any]) -> None:
     """A bias and an activation, which is not zero where nothing was: no kernel copies pixels of another length."""
     x, w, v, b = floats(2, 16, 6, 6), floats(13, 16, 3, 3, seed=1), floats(16, 13, 3, 3, seed=2), floats(13, seed=3)
 
     def f(x: Any, w: Any, v: Any, b: Any) -> Any:
-        return weft.conv(weft.sigmoid(weft.conv(x, w) + b.reshape((13, 1, 1))), v)
+        return weft.conv(activation(weft.conv(x, w) + b.reshape((13, 1, 1))), v)
 
-    after = passes(f, x, w, v, b)
-    assert_same_values(after["precision"], after["refine"], [x, w, v, b], TOLERANCE)
-    program = gpu_program(weft.make_graph(f, x, w, v, b), {}, MIXED)
-    images = [o.shape for k in program.kernels for o in k.outputs if len(o.shape) == 4 and o.shape[1:3] == (4, 4)]
-    assert images == [(2, 4, 4, 16)]
+    assert images(f, x, w, v, b) == [(2, 4, 4, 16)]
+
+
+def test_what_meets_pixels_of_another_length_is_sliced() -> None:
+    x, w, v, y = (
+        floats(2, 16, 6, 6),
+        floats(13, 16, 3, 3, seed=1),
+        floats(16, 13, 3, 3, seed=2),
+        floats(2, 13, 4, 4, seed=3),
+    )
+    after = passes(lambda x, w, v, y: weft.conv(weft.conv(x, w) * y, v), x, w, v, y)
+    assert_same_values(after["precision"], after["refine"], [x, w, v, y], TOLERANCE)
+    [product] = [n for n in after["refine"].nodes if n.op.name == "mul"]
+    assert product.shape == (2, 4, 4, 13)
+
+
+def images(f: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[int, ...]]:
+    """The images of 4 x 4 pixels that the program stores; the values of the graph are what they were."""
+    after = passes(f, *arrays)
+    assert_same_values(after["precision"], after["refine"], list(arrays), TOLERANCE)
+    program = gpu_program(weft.make_graph(f, *arrays), {}, MIXED)
+    return [o.shape for k in program.kernels for o in k.outputs if len(o.shape) == 4 and o.shape[1:3] == (4, 4)]
 
 
 def test_a_network_with_batch_norm_trains_as_before() -> None:

@@ -1,8 +1,9 @@
 """Padded lines: values computed from a padded product are computed for whole padded lines.
 
-Of a product whose lines were padded (product_padding.py) a slice is read, and values computed from it are padded again for the next
-product. Elementwise ops need neither: they can compute whole lines. Reductions along a line then skip its end, and zeros are written there
-where padding requires them. So a softmax of logits and its gradient have one shape, and are one kernel.
+Of a product or convolution whose lines were padded (product_padding.py, aligned_channels.py) a slice is read, and values computed from it
+are padded again for the next product. Elementwise ops need neither: they can compute whole lines. Reductions along a line then skip its end,
+and zeros are written there where padding requires them. So a softmax of logits and its gradient have one shape, and are one kernel; the bias
+and the activation between two convolutions are the epilogue of the first.
 """
 
 from __future__ import annotations
@@ -85,9 +86,11 @@ def _made_whole(node: Node, size: int, known: dict[tuple[Node, int], Node | None
     lines = _first_of_line(node)
     if lines is not None:
         return lines if lines.shape[-1] == size else None
+    shape = (*node.shape[:-1], size)
+    if node.op.name == "permute" and node.inputs[0].op is CONST:
+        return make(CONST, (), node.inputs[0].replace_params(shape=shape), node.source)
     if node.op.name == "permute" and node.inputs[0].op.name == "expand":
         return _whole(_spread(node), size, known, depth - 1)
-    shape = (*node.shape[:-1], size)
     if prod(node.shape) == node.shape[-1] and node.op is not CONST and _size(node, depth) is None:
         # A single line that all lines are computed with, such as a bias.
         return move("pad", node, ((0, 0, 0),) * (len(shape) - 1) + ((0, size - node.shape[-1], 0),), 0.0)
