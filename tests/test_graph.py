@@ -378,7 +378,7 @@ def test_parameters_are_read_and_replaced_by_name() -> None:
 def forge(like: Node, **changes: Any) -> Node:
     """A node that `make` would not make."""
     new = Node.__new__(Node)
-    for name in [name for name in Node.__slots__ if name != "__weakref__"]:
+    for name in [name for name in Node.__slots__ if name != "__weakref__" and hasattr(like, name)]:
         setattr(new, name, changes.get(name, getattr(like, name)))
     return new
 
