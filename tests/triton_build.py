@@ -69,6 +69,7 @@ SPECIALS = [
     (lambda x: weft.cumulative_prod((x * 3).astype("int16"), axis=1), X), (lambda x, i: x.at[i].set(2.0), X, INDEX[:50]),
     (weft.grad(lambda x, i: (weft.take(x, i, axis=0) ** 2).sum()), X, INDEX), (weft.grad(lambda x, i: (weft.take(x, i, axis=1) ** 2).sum()), HALF[0], INDEX[:50]),
     (lambda x: weft.top_k(x, 5, axis=0), X), (lambda x: weft.top_k(x.astype("float64"), 3).values, LONG), (lambda x, i: x.at[1:, i[0]].set(2.0), X, INDEX),
+    (weft.grad(lambda x, i: (weft.take(x, i, axis=0) ** 2).sum()), np.zeros((200, 20), np.float32), 5 * INDEX),
 ]  # fmt: skip
 
 
