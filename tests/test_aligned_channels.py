@@ -38,33 +38,34 @@ def passes(f: Callable[..., Any], *arrays: np.ndarray) -> dict[str, Graph]:
     return gpu_passes(weft.make_graph(f, *arrays), MIXED)
 
 
-def gradients(how: dict[str, Any]) -> Callable[..., Any]:
-    def f(x: Any, w: Any) -> Any:
-        return weft.value_and_grad(lambda x, w: (weft.tanh(weft.conv(x, w, **how)) ** 2).sum(), argnums=(0, 1))(x, w)
-
-    return f
-
-
 @pytest.mark.parametrize(
     ("channels", "filters", "how"),
     [(11, 13, {}), (16, 9, {"padding": 1}), (9, 16, {"stride": 2}), (3, 21, {"padding": 1}), (12, 1, {}), (1, 10, {}), (8, 8, {})],
 )  # fmt: skip
-def test_convolutions_and_gradients_keep_their_values(channels: int, filters: int, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_keep_their_values(channels: int, filters: int, how: dict[str, Any], transposed: bool) -> None:
+    def f(x: Any, w: Any) -> Any:
+        return weft.tanh(weft.conv_transpose(x, w, **how) if transposed else weft.conv(x, w, **how)) ** 2
+
     x, w = floats(2, channels, 7, 6), floats(filters, channels, 3, 3, seed=1)
-    after = passes(gradients(how), x, w)
+    w = np.ascontiguousarray(w.swapaxes(0, 1)) if transposed else w
+    after = passes(f, x, w)
     assert_same_values(after["precision"], after["refine"], [x, w], TOLERANCE)
-    for node in convolutions(after["refine"]):
-        assert node.inputs[0].shape[-1] % 8 == 0 or node.inputs[0].shape[-1] == channels == 1, (
-            node,
-            [i.shape for i in node.inputs],
-        )
+    [node] = convolutions(after["refine"])
+    assert node.inputs[0].shape[-1] % 8 == 0 or node.inputs[0].shape[-1] == channels == 1
     if (channels, filters) == (8, 8):
         assert not [n for n in after["refine"].nodes if n.op.name in ("pad", "slice")]
 
 
+def test_training_steps_stay_as_they_are() -> None:
+    x, w = floats(2, 11, 7, 6), floats(13, 11, 3, 3, seed=1)
+    after = passes(weft.grad(lambda w, x: (weft.conv(x, w) ** 2).sum()), w, x)
+    assert {i.shape[-1] for n in convolutions(after["refine"]) for i in n.inputs[:1]} == {11}
+
+
 def test_a_line_and_a_volume() -> None:
     for x, w in ((floats(2, 11, 9), floats(13, 11, 3)), (floats(1, 9, 4, 5, 4), floats(10, 9, 2, 3, 2))):
-        after = passes(gradients({}), x, w)
+        after = passes(lambda x, w: weft.tanh(weft.conv(x, w)), x, w)
         assert_same_values(after["precision"], after["refine"], [x, w], TOLERANCE)
         assert all(node.inputs[0].shape[-1] == 16 for node in convolutions(after["refine"]))
 
@@ -114,28 +115,59 @@ def test_what_meets_pixels_of_another_length_is_sliced() -> None:
     assert product.shape == (2, 4, 4, 13)
 
 
-def images(f: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[int, ...]]:
-    """The images of 4 x 4 pixels that the program stores; the values of the graph are what they were."""
+@pytest.mark.parametrize("op", [lambda a, b: a % b, lambda a, b: a // b])
+def test_what_fails_for_some_integers_is_not_computed_beyond_a_line(op: Callable[[Any, Any], Any]) -> None:
+    """There is a zero after the bias, and dividing by it would be an error of a program that has none."""
+    x, w, v, b = floats(2, 16, 6, 6), floats(13, 16, 3, 3, seed=1), floats(16, 13, 3, 3, seed=2), floats(13, seed=3) + 50
+
+    def f(x: Any, w: Any, v: Any, b: Any) -> Any:
+        divisor = (weft.conv(x, w) * 0.1 + b.reshape((13, 1, 1))).astype("int32")
+        return weft.conv(op(1000, divisor).astype("float32") * 0.01, v)
+
+    [division] = [n for n in passes(f, x, w, v, b)["refine"].nodes if n.op.can_fail]
+    assert division.shape == (2, 4, 4, 13)
+
+
+def test_residual_blocks_store_each_sum_once() -> None:
+    """It is read by the next convolution, by the next sum and at the end. The first convolution alone is too small to be padded."""
+    blocks = 3
+    x, first = floats(2, 16, 6, 6), floats(13, 16, 1, 1)
+    filters = [floats(13, 13, 3, 3, seed=i) * 0.05 for i in range(2 * blocks)]
+    biases = [floats(13, seed=i) for i in range(2 * blocks)]
+
+    def f(x: Any, first: Any, *parameters: Any) -> Any:
+        ws, bs = parameters[: 2 * blocks], [b.reshape((13, 1, 1)) for b in parameters[2 * blocks :]]
+        y = weft.conv(x, first)
+        for i in range(0, 2 * blocks, 2):
+            inner = weft.relu(weft.conv(y, ws[i], padding=1) + bs[i])
+            y = weft.relu(y + weft.conv(inner, ws[i + 1], padding=1) + bs[i + 1])
+        return y.mean(axis=(2, 3))
+
+    small, large = 2 * 36 * 16 * 13, 2 * 36 * 9 * 13 * 13
+    with thresholds.set(gpu_padded_conv=(small + large) // 2):
+        made = images(f, x, first, *filters, *biases, pixels=(6, 6))
+    assert made == [(2, 6, 6, 16)] * (2 + 2 * blocks)  # of the image and of each convolution
+
+
+def images(f: Callable[..., Any], *arrays: np.ndarray, pixels: tuple[int, int] = (4, 4)) -> list[tuple[int, ...]]:
+    """The images of so many pixels that the program stores; the values of the graph are what they were."""
     after = passes(f, *arrays)
     assert_same_values(after["precision"], after["refine"], list(arrays), TOLERANCE)
     program = gpu_program(weft.make_graph(f, *arrays), {}, MIXED)
-    return [o.shape for k in program.kernels for o in k.outputs if len(o.shape) == 4 and o.shape[1:3] == (4, 4)]
+    return [o.shape for k in program.kernels for o in k.outputs if len(o.shape) == 4 and o.shape[1:3] == pixels]
 
 
-def test_a_network_with_batch_norm_trains_as_before() -> None:
+def test_a_network_with_batch_norm_predicts_as_before() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 11, 3, padding=1), nn.BatchNorm2d(11), nn.GELU(), nn.Conv2d(11, 13, 3, stride=2), nn.BatchNorm2d(13), nn.SiLU(),
         nn.MaxPool2d(2), nn.Residual(nn.Sequential(nn.Conv2d(13, 13, 3, padding=1), nn.Tanh())), nn.GlobalAvgPool(), nn.Linear(13, 5),
     )  # fmt: skip
-    x, y = floats(4, 3, 12, 11), np.arange(4)
-    model(x)
-    parameters = list(model.parameters())
-
-    def step(x: Any, y: Any) -> Any:
-        loss = weft.cross_entropy(model(x), y)
-        return loss, weft.gradients(loss, parameters)
-
-    traced = weft.jit(step, precision="float16").traced_function(weft.asarray(x), weft.asarray(y))
-    after = gpu_passes(traced.graph, MIXED)
-    arrays = [x, y, *(s.find().numpy() for s in traced.states)]
-    assert_same_values(after["precision"], after["refine"], arrays, TOLERANCE)
+    x = floats(4, 3, 12, 11)
+    for training in (False, True):  # with the statistics of the batch, too
+        model.train(training)
+        model(x)
+        traced = weft.jit(lambda x: model(x), precision="float16").traced_function(weft.asarray(x))
+        after = gpu_passes(traced.graph, MIXED)
+        assert {n.inputs[0].shape[-1] for n in convolutions(after["refine"])} == {8, 16}
+        arrays = [x, *(s.find().numpy() for s in traced.states)]
+        assert_same_values(after["precision"], after["refine"], arrays, TOLERANCE)

@@ -84,6 +84,43 @@ def test_other_slices_and_axes_stay_as_they_are() -> None:
         assert padded_lines(graph) == graph
 
 
+def test_a_remainder_is_not_computed_beyond_a_line() -> None:
+    """There is a zero after the divisors, and dividing by it would be an error of a program that has none."""
+
+    def f(x: Any, w: Any, n: Any, divisors: Any) -> Any:
+        return weft.softmax((x @ w.mT) * (n % divisors).astype("float32"), axis=1)
+
+    types = [Type((4, 16), weft.float16), Type((TOKENS, 16), weft.float16), Type((4, 1), weft.int32), Type((TOKENS,), weft.int32)]
+    graph = gpu_passes(weft.make_graph(f, *types), MIXED)["refine"]
+    assert {n.shape[-1] for n in graph.nodes if n.op.can_fail} == {TOKENS}
+
+
+def test_a_padding_of_a_value_that_comes_from_no_product_stays() -> None:
+    for f, shape in (
+        (lambda b: weft.pad(b, ((0, 3),)) * 2, (13,)),
+        (lambda b: weft.pad(b, ((0, 0), (0, 3))) * 2, (1, 13)),
+        (lambda b: weft.pad(weft.broadcast_to(b, (5, 13)), ((0, 0), (0, 3))) * 2, (13,)),
+    ):
+        graph = simplify(weft.make_graph(f, Type(shape, weft.float32)))
+        assert padded_lines(graph) == graph
+
+
+def test_class_numbers_are_counted_on() -> None:
+    """The whole line of 0, 1, 2, ... is a longer one, not a padded one."""
+    graph = gpu_passes(step(), MIXED)["refine"]
+    assert not [n for n in graph.nodes if n.op.name == "pad" and not n.dtype.is_float]
+
+
+def test_chains_that_use_a_value_twice_take_linear_time() -> None:
+    def f(x: Any, w: Any, b: Any) -> Any:
+        for _ in range(40):
+            b = b * weft.tanh(b)
+        return weft.softmax(x @ w.mT + b, axis=1)
+
+    graph = layout(simplify(weft.make_graph(f, *TYPES[:2], Type((TOKENS,), weft.float32))), pad_to_words=True)
+    assert len(padded_lines(graph).nodes) < 2 * len(graph.nodes)
+
+
 # --- what makes it possible ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,41 +2,76 @@
 
 GPUs load 16 bytes at a time, and feed their tensor cores so; pixels of 43 channels are loaded number by number. What is computed between two
 such convolutions is computed for whole padded pixels, see padded_lines.py. Images of few channels are padded by channel_padding.py.
+
+Training steps stay as they are: reductions over pixels, such as those of batch norm, and the backward pass would read the first part of
+pixels, and many tensors would be stored in both lengths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ...graph.graph import Graph
 from ...graph.node import Node, make
-from ..ir.conv_shape import described
+from ...records import dataclass
+from ..ir.conv_shape import conv_flops, described
 from ..thresholds import thresholds
 from .product_padding import WORD, padded_to, stored_value
 
-_AXES = {"conv": ("nc", "oc"), "conv_data": ("no", "oc"), "conv_filter": ("nc", "no")}  # images, channels, filters
+_AXES = {"conv": ("nc", "oc"), "conv_data": ("no", "oc")}  # images, channels, filters
 
 
-def aligned_channels(node: Node) -> Node:
-    """A convolution or gradient, channels first, with aligned channels: the first part of its result is the result of the node. The node
-    itself if its channels are aligned, or if it does little."""
-    direction, shape = described(node)
-    groups, prefer = node.get_params("groups", "prefer")
-    dtypes = {stored_value(_unpermuted(i)).dtype for i in node.inputs}
-    # If the user requested an algorithm, the convolution is not changed.
-    if groups != 1 or prefer or not all(d.is_half for d in dtypes) or shape.flops // 2 < thresholds.gpu_padded_conv:
+def aligned_counts(graph: Graph) -> frozenset[int]:
+    """The numbers of channels that are aligned, those of large convolutions. Smaller convolutions that have as many are padded, too:
+    then tensors of such a network, of which some may be added, all have whole pixels."""
+    if any(n.op.name == "conv_filter" for n in graph.nodes):
+        return frozenset()
+    large = (_Channels.of(n) for n in graph.nodes if n.op.name in _AXES and conv_flops(n) // 2 >= thresholds.gpu_padded_conv)
+    return frozenset(count for found in large if found is not None for count in found.to_align)
+
+
+def aligned_channels(node: Node, counts: Collection[int]) -> Node:
+    """A convolution, channels first, with aligned channels if there are so many: the first part of its result is the result of the node."""
+    found = _Channels.of(node) if counts else None
+    if found is None or not any(count in counts for count in found.to_align):
         return node
-    word = WORD // next(iter(dtypes)).itemsize
-    is_image = direction != "data_gradient" and shape.channels < word  # channel_padding.py knows more about it
-    channels = shape.channels if is_image or shape.channels == 1 else _up(shape.channels, word)
-    sizes = {"n": shape.batch, "c": channels, "o": _up(shape.filters, word)}
-    axes = _AXES[node.op.name]
+    up = {count: count + -count % found.word for count in found.to_align if count in counts}
+    sizes = {"n": found.batch, "c": up.get(found.channels, found.channels), "o": up.get(found.filters, found.filters)}
+    if found.is_image:
+        sizes["c"] = found.channels
     operands = tuple(
-        padded_to(i, (*(sizes[a] for a in names), *i.shape[2:])) for i, names in zip(node.inputs, axes, strict=True)
+        padded_to(i, (*(sizes[a] for a in names), *i.shape[2:]))
+        for i, names in zip(node.inputs, _AXES[node.op.name], strict=True)
     )
     return node if operands == node.inputs else make(node.op, operands, node.params, node.source)
 
 
+@dataclass(frozen=True)
+class _Channels:
+    """The channels of a convolution of 16-bit floats."""
+
+    batch: int
+    channels: int
+    filters: int
+    word: int  # channels of 16 bytes
+    is_image: bool  # few channels are read: channel_padding.py knows more about them
+
+    @classmethod
+    def of(cls, node: Node) -> _Channels | None:
+        """None if they are never padded: in groups, for an algorithm that the user requested, and if not all operands have 16 bits."""
+        groups, prefer = node.get_params("groups", "prefer")
+        dtypes = {stored_value(_unpermuted(i)).dtype for i in node.inputs}
+        if groups != 1 or prefer or not all(d.is_half for d in dtypes):
+            return None
+        direction, shape = described(node)
+        word = WORD // next(iter(dtypes)).itemsize
+        is_image = shape.channels == 1 or (direction != "data_gradient" and shape.channels < word)
+        return cls(shape.batch, shape.channels, shape.filters, word, is_image)
+
+    @property
+    def to_align(self) -> tuple[int, ...]:
+        return (self.filters,) if self.is_image else (self.channels, self.filters)
+
+
 def _unpermuted(node: Node) -> Node:
     return node.inputs[0] if node.op.name == "permute" else node
-
-
-def _up(count: int, word: int) -> int:
-    return count + -count % word

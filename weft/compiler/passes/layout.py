@@ -19,7 +19,7 @@ from ...graph.node import OPS, Node, Op, Shape, Type, make
 from ...graph.rewrite import rewrite, transform
 from ...records import dataclass
 from ..ir.conv_shape import conv_flops
-from .aligned_channels import aligned_channels
+from .aligned_channels import aligned_channels, aligned_counts
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
 from .integer_products import (
@@ -39,10 +39,12 @@ def layout(
 ) -> Graph:
     """The graph in its final layout.
 
-    `pad_to_words`: images of few channels, large products and large convolutions are padded, see channel_padding.py, product_padding.py and aligned_channels.py. `int8_kernels`: the kernels that the backend has for
-    products of 8-bit integers, see integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
+    `pad_to_words`: images of few channels, large products and large convolutions are padded, see channel_padding.py,
+    product_padding.py and aligned_channels.py. `int8_kernels`: the kernels that the backend has for products of 8-bit integers, see
+    integer_products.py. `float8_kernels`: it multiplies 8-bit floats, see narrow_products.py.
     """
-    kernels = _Kernels(pad_to_words, int8_kernels, float8_kernels)
+    aligned = aligned_counts(graph) if pad_to_words else frozenset()
+    kernels = _Kernels(pad_to_words, aligned, int8_kernels, float8_kernels)
     views: set[Node] = set()
     if int8_kernels is not None:
         graph = rewrite(graph, [rounded_to_8_bits])
@@ -54,6 +56,7 @@ class _Kernels:
     """What the backend has, and wants."""
 
     pad_to_words: bool
+    aligned: frozenset[int]  # numbers of channels that are padded
     int8: Int8Kernels | None
     float8: bool
 
@@ -64,7 +67,7 @@ def _laid_out(node: Node, kernels: _Kernels, views: set[Node]) -> Node:
         return _contraction(node, kernels)
     if node.op.kernel == "convolution":
         found = None if kernels.int8 is None else _integer_convolution(node, kernels.int8)
-        made: Node | None = found or _convolution(node, kernels.pad_to_words)
+        made: Node | None = found or _convolution(node, kernels)
     elif any(_is_first(i, views) for i in node.inputs):
         made = _pushed(node)
     else:
@@ -185,12 +188,12 @@ def _integer_convolution(node: Node, kernels: Int8Kernels) -> Node | None:
     return None if made is None else _first(made)
 
 
-def _convolution(node: Node, pad_to_words: bool) -> Node:
-    wanted, node = node.shape, aligned_channels(node) if pad_to_words else node
+def _convolution(node: Node, kernels: _Kernels) -> Node:
+    wanted, node = node.shape, aligned_channels(node, kernels.aligned)
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
     x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
-    padding = _channel_padding(node, x) if pad_to_words else None
+    padding = _channel_padding(node, x) if kernels.pad_to_words else None
     if name == "conv_filter":
         given, how = (x, node.params) if padding is None else (padding.image(x), (*padding.how, padding.taps))
         made = make(OPS["conv_filter_last"], (given, other), how)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...graph.node import OPS, Node, Shape, make
+from ..ir.kernel import is_widening
 from ..thresholds import thresholds
 from .graph_builders import cast, move
 
@@ -41,11 +42,11 @@ def _line(x: Node, letters: str) -> str:
 
 
 def padded_to(x: Node, shape: Shape) -> Node:
-    """x with zeros after the elements of each axis. Below casts and permutations, so that the narrow value is stored, once for all of its
-    readers."""
+    """x with zeros after the elements of each axis. Below permutations and casts to wider types, so that the narrow value is stored, once
+    for all of its readers."""
     if x.shape == shape:
         return x
-    if x.op.name == "cast":
+    if is_widening(x):
         return cast(padded_to(x.inputs[0], shape), x.dtype)
     if x.op.name == "permute":
         axes = x.param("axes")
