@@ -15,6 +15,7 @@ from weft import nn, optim
 from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.gpu.special import cumulative as cumulate
 from weft.compiler.gpu.special import scatter, sort
+from weft.compiler.thresholds import thresholds
 from weft.dtypes import DTYPES, bfloat16, bool_
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph
@@ -255,10 +256,12 @@ def test_few_indices_for_many_rows(small, kind):
 
 
 @pytest.fixture
-def shared(small, monkeypatch):
-    """Small shares of the indices: a few dozen go the way of many that name few rows."""
-    for name, value in {"FEW": 9, "SHARE": 8, "SHARES": 3, "GROUP": 4, "COMBINED": 4}.items():
+def chunked(small, monkeypatch):
+    """Small chunks of the indices: a few dozen go the way of many that name few rows."""
+    for name, value in {"CHUNK": 8, "GROUP": 4, "COMBINED": 4}.items():
         monkeypatch.setattr(scatter, name, value)
+    with thresholds.set(gpu_scatter_rows=9, gpu_scatter_indices=24, gpu_scatter_bytes=3 * 9 * 20 * 4):
+        yield
 
 
 @pytest.mark.sweep("dtype", share=0.3)
@@ -266,29 +269,39 @@ def shared(small, monkeypatch):
 @pytest.mark.parametrize(("shape", "index", "axes"), [
     ((9, 16), (24,), (0,)), ((5, 37), (13, 3), (0,)), ((3, 4, 2), (50,), (2,)), ((4, 3, 2), (31,), (2, 0)), ((1,), (100,), (0,)),
 ])  # fmt: skip
-def test_many_indices_for_few_rows(shared, shape, index, axes, dtype):
-    """Each share of the indices has a sum for every row: whole shares and a last one that is not, one tile of columns and several."""
+def test_many_indices_for_few_rows(chunked, shape, index, axes, dtype):
+    """Each chunk of the indices has a sum for every row: whole chunks and a last one that is not, one tile of columns and several."""
     rest = tuple(n for a, n in enumerate(shape) if a not in axes)
     x, values = numbers(shape, dtype), numbers((*index, *rest), dtype)
-    scatters(x, values, some_indices(shape, index, axes), axes, "add")
-    scatters(np.zeros_like(x), values, some_indices(shape, index, axes), axes, "add")
+    with thresholds.set(gpu_scatter_bytes=1 << 20):
+        scatters(x, values, some_indices(shape, index, axes), axes, "add")
+        scatters(np.zeros_like(x), values, some_indices(shape, index, axes), axes, "add")
 
 
-@pytest.mark.parametrize(("rows", "count"), [(9, 24), (9, 23), (10, 24)])
-def test_which_rows_are_few(shared, rows, count):
-    x, values = np.zeros((rows, 2), np.float32), np.ones((count, 2), np.float32)
+@pytest.mark.parametrize(("rows", "count", "columns"), [(9, 24, 20), (9, 23, 20), (10, 24, 2), (9, 24, 21), (9, 25, 20)])
+def test_which_rows_are_few(chunked, rows, count, columns):
+    """Few rows, many indices, and sums that take little memory."""
+    x, values = np.zeros((rows, columns), np.float32), np.ones((count, columns), np.float32)
     sources = special_sources(lambda x, v, i: scatter_op(x, v, [i], (0,), "add"), x, values, np.arange(count) % rows)
-    assert (len(sources) == 2) == ((rows, count) == (9, 24))
+    assert (len(sources) == 2) == ((rows, count, columns) == (9, 24, 20))
 
 
-def test_what_is_not_finite_stays_in_its_row(shared):
+def test_sums_of_few_rows_take_little_memory():
+    """The gradient of an embedding of 128 wide rows: a sum for every row of every chunk would take half a gigabyte."""
+    for count, columns, limit in ((65_536, 1024, 16 << 20), (16_384, 64, 16 << 20)):
+        types = Type((128, columns), weft.float32), Type((count, columns), weft.float32), Type((count,), weft.int32)
+        program = gpu_program(weft.make_graph(lambda x, v, i: scatter_op(x, v, [i], (0,), "add"), *types), {})
+        assert program.memory.arena <= limit
+
+
+def test_what_is_not_finite_stays_in_its_row(chunked):
     index, values = np.arange(48) % 6, RNG.normal(size=(48, 3)).astype(np.float32)
     values[[7, 14, 20]] = np.nan, np.inf, -np.inf
     scatters(np.ones((6, 3), np.float32), values, [index], (0,), "add")
 
 
 @pytest.mark.parametrize("place", [0, 5, 26])
-def test_wrong_indices_for_few_rows_are_told(shared, place):
+def test_wrong_indices_for_few_rows_are_reported(chunked, place):
     index = np.arange(27) % 6
     index[place] = 6
     with pytest.raises(RunError, match="index 6 is out of range for axis 0 of size 6"):
@@ -304,7 +317,7 @@ def test_no_index_and_no_element():
 
 @pytest.mark.parametrize("how", ["set", "add"])
 @pytest.mark.parametrize("wrong", [6, -7, 1 << 40])
-def test_wrong_indices_are_told(how, wrong):
+def test_wrong_indices_are_reported(how, wrong):
     x, values, index = np.zeros((2, 6), np.float32), np.ones((4, 2), np.float32), np.array([0, 5, wrong, -6])
     with pytest.raises(RunError, match=rf"index {wrong} is out of range for axis 1 of size 6"):
         scatters(x, values, [index], (1,), how)
@@ -343,7 +356,8 @@ def test_programs_may_run_in_any_order(small, monkeypatch, name):
     values = RNG.normal(size=(50, 40)).astype(np.float32)
     if name == "add few":
         name = "add"
-        for constant, value in {"SHARE": 8, "SHARES": 3, "GROUP": 4}.items():
+        monkeypatch.setattr(thresholds, "gpu_scatter_indices", 24)
+        for constant, value in {"CHUNK": 8, "GROUP": 4}.items():
             monkeypatch.setattr(scatter, constant, value)
     ways = {
         "argsort": (lambda x: weft.argsort(x), x), "wide argsort": (lambda x: weft.argsort(x), x.astype(np.float64)),

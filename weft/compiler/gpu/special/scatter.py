@@ -8,8 +8,8 @@ makes elements of the result that lie side by side, and looks up what was meant 
           theirs in a fixed order, eight at a time. Where many indices name one row, its range is long: whole blocks of the list that
           belong to one row are added up before, by programs of their own. Where there are more rows than indices, as in an embedding,
           programs belong to indices, and rows that none names are only copied, or in place left alone. Where there are few rows and
-          many indices, as for an alphabet, nothing is sorted: every program adds up what its share of the indices names, a sum for each
-          row, and elements add up the shares.
+          many indices, as for an alphabet, nothing is sorted: every program adds up what a chunk of the indices names, a sum for each
+          row, and elements add up the chunks.
 
 Float atomics are not used: they add in whatever order programs come. Sums of 16-bit floats are made in float32 and rounded once.
 """
@@ -21,11 +21,12 @@ from math import prod
 
 from ....dtypes import DType, bool_, float32, int32, int64
 from ....errors import UserError
-from ....graph.node import CONST, Node
+from ....graph.node import CONST, Node, Shape
 from ....records import dataclass
 from ...ir.index import Loop
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase
+from ...thresholds import thresholds
 from .. import scalars as scalar
 from ..kernel_utils import Lines, ceil_div, element, next_power_of_two, scratch_tensor
 from ..source import KernelSource, KernelWriter, decomposed
@@ -37,9 +38,9 @@ ROW_LANES = 256  # elements of one row that are added up side by side
 BLOCK = 128  # of the sorted list: what belongs to one row altogether is added up before
 TILE = 1024  # numbers of a block that are read at a time
 CLEARED = 4096  # places of a table that a program clears
-FEW, SHARE, SHARES = 128, 64, 32  # rows that are few, the indices of a share, and how many shares there are at least
-GROUP = 16  # indices of a share whose values are read at a time
-COMBINED = 64  # shares that an element reads at a time
+CHUNK = 64  # indices whose sums, one for each of few rows, a program adds up
+GROUP = 16  # indices of a chunk whose values are read at a time
+COMBINED = 64  # chunks that an element reads at a time
 MOST = 1 << 30  # rows or indices, so that a row and a number share a record, and a table is counted in 32 bits
 
 
@@ -74,8 +75,13 @@ class _ScatterProblem:
 
     @property
     def is_few(self) -> bool:
-        """Whether many indices name few rows."""
-        return self.adds and self.rows <= FEW and self.count >= SHARE * SHARES
+        """Whether many indices name few rows, and the sums of all chunks take little memory."""
+        few = self.rows <= thresholds.gpu_scatter_rows and self.count >= thresholds.gpu_scatter_indices
+        return self.adds and few and prod(self._chunk_sums) * self.wide.itemsize <= thresholds.gpu_scatter_bytes
+
+    @property
+    def _chunk_sums(self) -> Shape:
+        return ceil_div(self.count, CHUNK), self.rows, self.columns
 
     @cached_property
     def rows(self) -> int:
@@ -102,12 +108,8 @@ class _ScatterProblem:
 
     @property
     def sums(self) -> Node:
-        """Of blocks of the list, or of every row in every share of the indices."""
-        shape = (
-            (ceil_div(self.count, SHARE), self.rows, self.columns)
-            if self.is_few
-            else (self.count // BLOCK, self.columns)
-        )
+        """Of blocks of the list, or of every row in every chunk of the indices."""
+        shape = self._chunk_sums if self.is_few else (self.count // BLOCK, self.columns)
         return scratch_tensor("sums", self.anchor, shape, self.wide)
 
     def records(self, merged: int) -> Node:
@@ -140,7 +142,7 @@ def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
         )
     if of.is_few:
         return (
-            PlanPhase("scatter.shares", (), indices | {"x1"}, work),
+            PlanPhase("scatter.chunks", (), indices | {"x1"}, work),
             PlanPhase("scatter.combine", (), work | {"x0"}, result),
         )
     merging = (PlanPhase("scatter.merge", (run,), work, work) for run in merges(of.count))
@@ -179,7 +181,7 @@ def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     ways = {
         "check": writer.check, "copy": writer.copy, "clear": writer.clear, "mark": writer.mark, "set": writer.set,
         "sort": writer.sort, "ranges": writer.ranges, "blocks": writer.blocks, "add": writer.add,
-        "rows": writer.add_rows, "shares": writer.shares, "combine": writer.combine,
+        "rows": writer.add_rows, "chunks": writer.chunks, "combine": writer.combine,
     }  # fmt: skip
     return ways[part]()
 
@@ -431,30 +433,30 @@ class _ScatterWriter(KernelWriter):
 
     # --- add: few rows --------------------------------------------------------------------------------------------------------------
 
-    def shares(self) -> KernelSource:
-        """Programs belong to shares of the indices. A warp is enough: it waits for memory, and for what it has added just before."""
+    def chunks(self) -> KernelSource:
+        """Programs belong to chunks of the indices. A warp is enough: it waits for memory, and for what it has added just before."""
         of = self.of
         width = min(next_power_of_two(of.columns), LANES)
         tiles = ceil_div(of.columns, width)
-        self.line(f"share = tl.program_id(0) // {tiles}")
-        self.line(f"items = share * {SHARE} + tl.arange(0, {SHARE})")
+        self.line(f"chunk = tl.program_id(0) // {tiles}")
+        self.line(f"items = chunk * {CHUNK} + tl.arange(0, {CHUNK})")
         self._row("items", f"(items < {of.count})")  # reports wrong indices; from here on they are in the cache
         self.line(f"column = tl.program_id(0) % {tiles} * {width} + tl.arange(0, {width})")
         self.line(f"inside = column < {of.columns}")
-        self.line(f"sums = {self.pointer(of.sums)} + share * {of.rows * of.columns} + column")
+        self.line(f"sums = {self.pointer(of.sums)} + chunk * {of.rows * of.columns} + column")
         self.line(f"for row in range(0, {of.rows}):")
         self.line(f"    tl.store(sums + row * {of.columns}, tl.zeros(({width},), {self._register}), mask=inside)")
         self.line("tl.debug_barrier()")
-        self.line(f"for start in range(0, {SHARE}, {GROUP}):")
+        self.line(f"for start in range(0, {CHUNK}, {GROUP}):")
         self.depth += 1
-        found = [self._found(f"share * {SHARE} + start + {i} + tl.arange(0, 1)") for i in range(GROUP)]
+        found = [self._found(f"chunk * {CHUNK} + start + {i} + tl.arange(0, 1)") for i in range(GROUP)]
         for row, value, live in found:
             place = self.let("place", f"sums + {row} * {of.columns}")
             self.line(f"tl.store({place}, tl.load({place}, mask={live}, other=0) + {value}, mask={live})")
             self.line("tl.debug_barrier()")  # the next index may name the same row
         self.depth -= 1
         self.written.append(of.sums)
-        return self.finished(ceil_div(of.count, SHARE) * tiles, 1, stages=1)
+        return self.finished(ceil_div(of.count, CHUNK) * tiles, 1, stages=1)
 
     def _found(self, number: str) -> tuple[str, str, str]:
         """What an index says: the row, what is added to it, and where there is something to add."""
@@ -468,11 +470,11 @@ class _ScatterWriter(KernelWriter):
         of = self.of
         self._elements(LANES, "[None, :]")
         self.line(f"total = tl.zeros(({COMBINED}, {LANES}), {self._register})")
-        shares = of.sums.shape[0]
-        self.line(f"for start in range(0, {shares}, {COMBINED}):")
-        self.line(f"    share = start + tl.arange(0, {COMBINED})[:, None]")
-        place = f"(share * {of.rows} + row) * {of.columns} + column"
-        read = f"tl.load({self.pointer(of.sums)} + {place}, mask=inside & (share < {shares}), other=0)"
+        chunks = of.sums.shape[0]
+        self.line(f"for start in range(0, {chunks}, {COMBINED}):")
+        self.line(f"    chunk = start + tl.arange(0, {COMBINED})[:, None]")
+        place = f"(chunk * {of.rows} + row) * {of.columns} + column"
+        read = f"tl.load({self.pointer(of.sums)} + {place}, mask=inside & (chunk < {chunks}), other=0)"
         self.line(f"    total += {read}")
         self._store(self._with_old(self._old()))
         return self.finished(self._programs(LANES), 4)
