@@ -25,7 +25,7 @@ class FakeGpu:
     stream, beside = 0, 1
 
     def __init__(self, total: int = 1 << 28) -> None:
-        self.total, self.rooms = total, {}
+        self.total, self.rooms, self.pinned_rooms = total, {}, {}
         self.recording: list | None = None
         self.launched = self.replayed = self.copies = self.downloads = 0
         self.synchronized: list[tuple[str, int]] = []  # with streams of other libraries
@@ -69,10 +69,17 @@ class FakeGpu:
         return sum(r.nbytes for r in self.rooms.values())
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        return np.zeros(nbytes, np.uint8)
+        memory = np.zeros(nbytes, np.uint8)
+        self.pinned_rooms[memory.ctypes.data] = nbytes
+        return memory
 
     def unpin(self, memory: np.ndarray) -> None:
-        pass
+        del self.pinned_rooms[memory.ctypes.data]
+
+    def _assert_ours(self, address: int) -> None:
+        """A kernel reads and writes memory that is allocated when it runs: not that of an arena that has moved."""
+        device = any(a <= address <= a + room.nbytes for a, room in self.rooms.items())
+        assert device or any(a <= address <= a + n for a, n in self.pinned_rooms.items()), "not our memory"
 
     def _inside(self, address: int, nbytes: int) -> None:
         assert any(a <= address and address + nbytes <= a + r.nbytes for a, r in self.rooms.items()), "not our memory"
@@ -115,6 +122,9 @@ class FakeGpu:
 
         def run() -> None:
             self.launched += 1
+            for address, kind in zip(arguments, types, strict=True):
+                if kind.startswith("*") and address:
+                    self._assert_ours(address)
             with np.errstate(all="ignore"):
                 kernel[(programs,)](*pointers)
 

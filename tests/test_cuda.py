@@ -70,6 +70,21 @@ def test_a_program_follows_the_arena_where_it_moves(gpu):
         assert small(x).numpy().tobytes() == expected.tobytes()
 
 
+def test_a_generation_ends_where_an_address_changes(gpu):
+    """Programs keep the addresses of the arena and the workspace for a generation."""
+    context = weft.device("cuda").context
+    for memory in (context.arena, context.workspace):
+        before = context.generation
+        first = memory(1 << 12)
+        assert context.generation == before + 1
+        assert memory(1 << 10) == memory(1 << 12) == first
+        assert context.generation == before + 1
+        memory(1 << 13)
+        assert context.generation == before + 2
+        context.release()
+        assert context.generation == before + 3
+
+
 def test_arguments_are_changed_and_numbers_stay_numbers(gpu):
     def step(p, x, rate):
         p -= rate * x

@@ -63,16 +63,16 @@ class GpuContext:
         self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
         self.communicators = Communicators(gpu)
         self.unchecked: dict[CudaExecutable, None] = {}
-        self.moves = 0  # how often the arena or the workspace has moved: until it changes, their addresses are known
+        self.generation = 0  # of the addresses of the arena and the workspace: changed, with the GPU's lock, where one of them moves
 
     def arena(self, wanted: int) -> int:
         """The address of `wanted` bytes for values that are live during a run only. Runs are sequential, so they share it."""
-        self.moves += wanted > self._arena.nbytes
+        self.generation += wanted > self._arena.nbytes
         return self._arena.of(wanted)
 
     def workspace(self, wanted: int) -> int:
         """The address of `wanted` bytes of workspace for the libraries."""
-        self.moves += wanted > self._workspace.nbytes
+        self.generation += wanted > self._workspace.nbytes
         return self._workspace.of(wanted)
 
     @property
@@ -83,7 +83,7 @@ class GpuContext:
     def release(self) -> None:
         """Free the arena and the workspace; the next run of each program allocates what it needs."""
         self._arena, self._workspace = GrowingBuffer(self.gpu), GrowingBuffer(self.gpu)
-        self.moves += 1
+        self.generation += 1
 
     def check(self) -> None:
         """Raise the errors of programs; the GPU must have finished their work."""
@@ -147,7 +147,7 @@ class CudaExecutable:
         self._can_fail = made.statuses > 0
         kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
         self._results = ResultBuffers(self.gpu, kinds, len(graph.outputs))
-        self._reserved, self._shared, self._moves = (0, 0, 0), 0, -1  # the ends of the frame, and for which moves
+        self._reserved, self._shared, self._generation = (0, 0, 0), 0, -1  # both ends of the frame, as of a generation of addresses
         self._lanes: dict[int, DoubleBuffer] = {}  # of arguments from the host, by their position
         self._filled: list[DoubleBuffer] = []  # in this call
         self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
@@ -300,9 +300,9 @@ class CudaExecutable:
         return results
 
     def _frame_of(self, inputs: Sequence[int]) -> tuple[int, ...]:
-        if self._moves != self.context.moves:
+        if self._generation != self.context.generation:
             self._reserved, self._shared = self.reserved(), self.shared()
-            self._moves = self.context.moves
+            self._generation = self.context.generation
         return (*self._reserved, *inputs, *self._results.addresses(), self._shared)
 
     def reserved(self) -> tuple[int, int, int]:

@@ -130,13 +130,10 @@ def _frame(
     restore = [(room.address, inputs[i], room.nbytes) for i, room in states.items() if room.nbytes]
     results = [DeviceMemory(gpu, nbytes(o)) for o in graph.outputs]
     given = [states[i].address if i in states else address for i, address in enumerate(inputs)]
-    reserved = executable.reserved()
+    with gpu.lock:  # both may move
+        reserved, shared = executable.reserved(), executable.shared()
     assert len(reserved) == FRAME_RESERVED
-    return (
-        [*reserved, *given, *(r.address for r in results), executable.shared()],
-        restore,
-        [*states.values(), *results],
-    )
+    return [*reserved, *given, *(r.address for r in results), shared], restore, [*states.values(), *results]
 
 
 # --- the roof ---------------------------------------------------------------------------------------------------------------------
