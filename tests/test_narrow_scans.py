@@ -140,3 +140,17 @@ def test_states_before_every_step_are_handed_out_narrow(stacked: bool) -> None:
 def loss(results: Any) -> Any:
     last, every = results
     return (last * last).sum() if every is None else (last * last).sum() + (every * every).sum()
+
+
+def test_many_scans_are_changed_in_one_walk() -> None:
+    """Each reads what the one before it has computed."""
+
+    def f(x: Any, h: Any) -> Any:
+        for _ in range(400):
+            x = control.scan(lambda h, x: (h + x, h + x), h, wide(narrow(x)))[1]
+        return x
+
+    before, after = changed(f, SEQUENCE, STATE)
+    scans = [n for n in after.nodes if n.op.name == "scan"]
+    assert len(scans) == len([n for n in before.nodes if n.op.name == "scan"]) == 400
+    assert {i.dtype for n in scans for i in n.inputs[1:]} == {bfloat16}

@@ -1,10 +1,13 @@
-"""Narrow scans: conversions between float32 and 16 bits that a scan would cause in other kernels happen in its body, and the other way around.
+"""Narrow scans: conversions between float32 and 16-bit floats move from the kernels around a scan into its body, or out of it.
 
-In mixed precision, kernels hand values to each other in 16 bits, and products read operands of 16 bits; a step computes in float32. A sequence
-that is only a widened copy is read narrow, and a stacked result that is only wanted narrow is written so: the values are the same, but
-half the bytes pass, and the kernels that convert all steps at once are gone. Carried values stay as they are; where they are wanted narrow
-as they were before every step, the body hands them out as one more stacked result. Constants that the body only reads narrow, the weights
-of its products, are converted before the steps.
+In mixed precision, kernels hand values to each other in 16 bits, and products read operands of 16 bits; a step computes in float32.
+
+- A sequence that is only a widened copy is read narrow, and widened in the body.
+- A stacked result that all readers narrow is narrowed in the body, and stored so. Carried values stay as they are; where they are
+  wanted narrow as they were before every step, the body returns them as one more stacked result.
+- A loop invariant that the body only reads narrow, such as the weights of a product, is narrowed before the loop.
+
+The values are the same, but half the bytes pass, and the kernels that convert all steps at once are gone.
 """
 
 from __future__ import annotations
@@ -12,25 +15,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...dtypes import DType, float32
-from ...graph.graph import Graph, close, substitute
+from ...graph.graph import Graph, close, rebuild, substitute
 from ...graph.node import ITEM, OPS, Node, Type, item, make, placeholder
+from ...graph.rewrite import transform
+from ...records import dataclass
 from ..ir.kernel import is_widening
 
 Users = Mapping[Node, Sequence[Node]]
 
 
 def narrow_scans(graph: Graph) -> Graph:
-    """The graph with such conversions moved."""
-    scans = [n for n in graph.nodes if n.op.name == "scan"]
-    if not scans:
+    """The graph with such conversions moved; the graph itself if there are none."""
+    if not any(n.op.name == "scan" for n in graph.nodes):
         return graph
-    users = _users(graph.nodes)
-    for scan in scans:
-        changed = _narrowed(scan, users, graph.outputs)
-        if changed:
-            # The users of the scan are new nodes now, so the search starts again.
-            return narrow_scans(Graph(graph.inputs, substitute(graph.outputs, changed)))
-    return graph
+    users, changed = _users(graph.nodes), dict[Node, _NarrowScan]()
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.op.name == "scan":
+            changed[node] = _narrowed(rebuild(node, inputs), node, users, graph.outputs)
+            return changed[node].scan
+        if node.op is ITEM and node.inputs[0] in changed:
+            return changed[node.inputs[0]].result(node.param("index"))
+        if node.op.name == "cast" and inputs[0].dtype is node.dtype:
+            return inputs[0]  # a result that is narrow now
+        return rebuild(node, inputs)
+
+    new = transform(graph, visit)
+    return graph if new == graph else new
+
+
+@dataclass(frozen=True)
+class _NarrowScan:
+    """A scan with conversions moved, and where its results are: by their old indices, those that have become narrow or stay."""
+
+    scan: Node
+    narrow: Mapping[int, int]
+    outputs: int  # of the body before; carried values before every step follow them
+    added: int  # outputs of the body
+
+    def result(self, index: int) -> Node:
+        return item(self.scan, self.narrow.get(index, index if index < self.outputs else index + self.added))
 
 
 def _users(nodes: Iterable[Node]) -> Users:
@@ -41,57 +65,52 @@ def _users(nodes: Iterable[Node]) -> Users:
     return found
 
 
-def _wanted(node: Node, users: Users, outputs: Sequence[Node]) -> DType | None:
-    """The type of 16 bits to which everything that reads a value converts it, if there is one."""
+def _narrow_dtype(node: Node, users: Users, outputs: Sequence[Node]) -> DType | None:
+    """The 16-bit dtype to which everything that reads a value converts it, if there is one."""
     if node.dtype is not float32 or node in outputs:
         return None
-    kinds = {user.dtype if user.op.name == "cast" else float32 for user in users.get(node, ())}
-    return kinds.pop() if len(kinds) == 1 and next(iter(kinds)).is_half else None
+    dtypes = {user.dtype if user.op.name == "cast" else float32 for user in users.get(node, ())}
+    return dtypes.pop() if len(dtypes) == 1 and next(iter(dtypes)).is_half else None
 
 
-def _narrowed(scan: Node, users: Users, outputs: Sequence[Node]) -> dict[Node, Node]:
-    """The replacements of what a scan computes; empty if there is nothing to convert."""
+def _narrowed(scan: Node, old: Node, users: Users, outputs: Sequence[Node]) -> _NarrowScan:
+    """A scan with conversions moved. `old`: the scan that `users` know."""
     body, carried = scan.get_params("body", "carried")
-    outer, inner, given = _narrow_inputs(scan)
-    results = {n.param("index"): n for n in users.get(scan, ()) if n.op is ITEM}
-    found = {i: _wanted(n, users, outputs) for i, n in results.items() if i >= carried}
-    wanted = {i: dtype for i, dtype in found.items() if dtype is not None}
-    if not given and not wanted:
-        return {}
-    count, made, place = len(body.outputs), list(substitute(body.outputs, given)), dict[int, int]()
-    for i, dtype in wanted.items():
+    outer, inner, replacements = _narrow_inputs(scan)
+    results = {n.param("index"): n for n in users.get(old, ()) if n.op is ITEM}
+    dtypes = {i: _narrow_dtype(n, users, outputs) for i, n in results.items() if i >= carried}
+    count, made, narrow = len(body.outputs), list(substitute(body.outputs, replacements)), dict[int, int]()
+    for i, dtype in dtypes.items():
+        if dtype is None:
+            continue
         if i < count:
-            place[i], made[i] = i, _cast(made[i], dtype)
+            narrow[i], made[i] = i, _cast(made[i], dtype)
         else:  # a carried value before every step
-            place[i] = len(made)
+            narrow[i] = len(made)
             made.append(_cast(body.inputs[i - count], dtype))
-    history = scan.param("history") and any(i >= count and i not in place for i in results)
-    new = make(scan.op, outer, scan.replace_params(body=close(inner, made), history=history), scan.source)
-    changed: dict[Node, Node] = {}
-    for i, result in results.items():
-        if i in place:
-            changed |= dict.fromkeys(users[result], item(new, place[i]))
-        else:
-            changed[result] = item(new, i if i < count else i + len(made) - count)
-    return changed
+    if not replacements and not narrow:
+        return _NarrowScan(scan, {}, count, 0)
+    history = scan.param("history") and any(i >= count and i not in narrow for i in results)
+    params = scan.replace_params(body=close(inner, made), history=history)
+    return _NarrowScan(make(scan.op, outer, params, scan.source), narrow, count, len(made) - count)
 
 
 def _narrow_inputs(scan: Node) -> tuple[tuple[Node, ...], list[Node], dict[Node, Node]]:
-    """The inputs of a scan and of its body, and what takes the place of nodes of the body."""
+    """The inputs of a scan and of its body, and the replacements of nodes of the body."""
     body, carried, sequences = scan.get_params("body", "carried", "sequences")
-    outer, inner, given = list(scan.inputs), list(body.inputs), dict[Node, Node]()
+    outer, inner, replacements = list(scan.inputs), list(body.inputs), dict[Node, Node]()
     users = _users(body.nodes)
     for i in range(carried, len(outer)):
-        old, dtype = inner[i], _wanted(inner[i], users, body.outputs)
+        before, dtype = inner[i], _narrow_dtype(inner[i], users, body.outputs)
         if i < carried + sequences and is_widening(outer[i]):
             outer[i] = outer[i].inputs[0]
-            inner[i] = placeholder(object(), Type(old.shape, outer[i].dtype))
-            given[old] = _cast(inner[i], float32)
+            inner[i] = placeholder(object(), Type(before.shape, outer[i].dtype))
+            replacements[before] = _cast(inner[i], float32)
         elif i >= carried + sequences and dtype is not None:
             outer[i] = _cast(outer[i], dtype)
-            inner[i] = placeholder(object(), Type(old.shape, dtype))
-            given |= dict.fromkeys(users[old], inner[i])
-    return tuple(outer), inner, given
+            inner[i] = placeholder(object(), Type(before.shape, dtype))
+            replacements |= dict.fromkeys(users[before], inner[i])
+    return tuple(outer), inner, replacements
 
 
 def _cast(node: Node, dtype: DType) -> Node:
