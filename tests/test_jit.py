@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,23 @@ def test_results_are_inputs_constants_or_each_other() -> None:
     assert number == 3.0
     assert tensors[0] is tensors[4] is x, "as without jit"
     assert tensors[1] is tensors[2]
+
+
+@pytest.mark.parametrize("f", [lambda x, w: x * 2.0, lambda x, w: x * w], ids=["of arguments", "of a parameter"])
+def test_a_single_result_is_that_of_a_tuple_of_one(f: Callable[..., Any]) -> None:
+    """It is handed out in a shorter way."""
+    w = weft.ones(3)
+    w.requires_grad = True
+    single, tuple_of_one = weft.jit(lambda x: f(x, w)), weft.jit(lambda x: (f(x, w),))
+    for i in range(3):
+        x = weft.full((3,), i + 1.0)
+        one, (other,) = single(x), tuple_of_one(x)
+        assert (one.dtype, one.shape, one.device, one.tolist()) == (other.dtype, other.shape, other.device, other.tolist())
+        assert getattr(one.node, "detached_from", None) == getattr(other.node, "detached_from", None)
+        if f(x, w).node.tracked:
+            for result in (one, other):
+                with pytest.raises(weft.UserError, match="compiled"):
+                    weft.gradients(result.sum(), [w])
 
 
 def test_a_function_without_results_or_arguments() -> None:

@@ -16,6 +16,7 @@ from weft import optim
 
 from . import twins
 from . import zoo_twins as _known
+from .measure import difference
 from .zoo_networks import ZooNetwork, logits
 
 assert _known  # it makes the twins of the zoo known
@@ -111,11 +112,13 @@ class WeftTraining:
 
 class WeftInference:
     def __init__(self, network: ZooNetwork, place: Place) -> None:
-        self.place, self.model = place, network.model().eval()
-        self.x = weft.asarray(network.batch()[0])
-        if place.half and not network.vocabulary:
-            self.x = self.x.astype(place.half).realize()
+        self.network, self.place, self.model = network, place, network.model().eval()
+        self.x = self._input(seed=0)
         self.step = weft.jit(self._step, precision=place.half)
+
+    def _input(self, seed: int) -> weft.Tensor:
+        x = weft.asarray(self.network.batch(seed)[0])
+        return x.astype(self.place.half).realize() if self.place.half and not self.network.vocabulary else x
 
     def _step(self, x: weft.Tensor) -> weft.Tensor:
         found: weft.Tensor = logits(self.model(x))
@@ -123,6 +126,11 @@ class WeftInference:
 
     def call(self) -> Any:
         return self.step(self.x)
+
+    def sensitivity(self) -> float:
+        """The relative change of the results where the input is another one."""
+        before, after = (self.step(x).astype("float64").numpy() for x in (self.x, self._input(seed=1)))
+        return difference([before], [after])
 
     def explain(self) -> Any:
         return self.step.explain(self.x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from weft.zoo.whitened import WhitenedCNN
 from .random_networks import random_network
 
 RANDOM = 10  # networks made by chance
-VARIANCE = 100.0  # running, of batch norm: with 1, which normalises nothing, deep residual networks overflow float16
+EXAMPLES = 8  # whose statistics batch norms begin with
 NOISE = 0.1  # of parameters that begin at one value: with all results 0 any two networks would agree
 
 
@@ -56,7 +56,15 @@ class ZooNetwork:
     dense: bool = False  # whether every pixel has a class
 
     def model(self) -> nn.Module:
-        """The network with weights from a fixed seed, without dropout."""
+        """The network with weights from a fixed seed, without dropout. The running statistics of its batch norms are those of some
+        examples: the usual 0 and 1 normalise nothing, and in deep networks results overflow float16 or no longer depend on the input."""
+        model = self._initial()
+        for norm, (mean, var) in zip(_batch_norms(model), _statistics(self), strict=True):
+            norm.mean.assign(weft.asarray(mean))
+            norm.var.assign(weft.asarray(var))
+        return model
+
+    def _initial(self) -> nn.Module:
         weft.seed(0)
         model = self.make()
         if not self.vocabulary:
@@ -65,15 +73,13 @@ class ZooNetwork:
         for module in model.modules():
             if isinstance(module, nn.Dropout | nn.DropPath):
                 module.rate = 0.0
-            if isinstance(module, nn.BatchNorm) and module.track:
-                module.var.assign(weft.full(module.var.shape, VARIANCE))
         _add_noise(model)
         if isinstance(model, WhitenedCNN):
             model.whiten(self.batch()[0])
         return model
 
-    def batch(self) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(0)
+    def batch(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(seed)
         if self.vocabulary:
             tokens = rng.integers(0, self.vocabulary, (self.shape[0], self.shape[1] + 1))
             return tokens[:, :-1].copy(), tokens[:, 1:].copy()
@@ -83,6 +89,23 @@ class ZooNetwork:
     @property
     def is_image(self) -> bool:
         return len(self.shape) == 4
+
+
+def _batch_norms(model: nn.Module) -> list[nn.BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, nn.BatchNorm) and m.track]
+
+
+@cache
+def _statistics(network: ZooNetwork) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Means and variances, of the first examples of the batch, at every batch norm."""
+    with weft.knobs.set(device="cpu"):
+        model = network._initial()
+        norms = _batch_norms(model)
+        for norm in norms:
+            norm.momentum = 1.0
+        if norms:
+            weft.jit(model)(weft.asarray(network.batch()[0][:EXAMPLES])).realize()
+        return [(norm.mean.numpy().copy(), norm.var.numpy().copy()) for norm in norms]
 
 
 def logits(result: Any) -> Any:
