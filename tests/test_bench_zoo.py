@@ -45,9 +45,22 @@ def test_twins_compute_the_same() -> None:
 
     found = {n.name: n for n in zoo_networks.networks(batch=2)}
     for name in ("lenet5", "resnet20", "gru", "random 2"):
-        made = zoo_contestants.contestants(found[name], False, "cpu", False)
-        theirs, ours = made["torch"]().values(), made["weft"]().values()
-        assert difference(np.asarray(theirs, np.float64), np.asarray(ours, np.float64)) < 1e-5
+        place = zoo_contestants.Place()
+        theirs = zoo_contestants.contestants(found[name], False, place, False)["torch"]().values()
+        made = zoo_contestants.WeftInference(found[name], place)
+        assert difference(theirs, made.work().values()) < 1e-5
+        assert made.sensitivity() > 1e-2  # or else any two networks would agree
+
+
+def test_batch_norms_begin_with_statistics_that_normalize() -> None:
+    from cases import zoo_networks
+
+    [network] = [n for n in zoo_networks.networks(batch=4) if n.name == "resnet20"]
+    model, again = network.model().eval(), network.model().eval()
+    x, other = (weft.asarray(network.batch(seed)[0]) for seed in (0, 1))
+    before, after = model(x).numpy(), model(other).numpy()
+    assert np.abs(before - after).max() > 0.1 * np.abs(before).max()
+    np.testing.assert_allclose(again(x).numpy(), before, rtol=0, atol=1e-5 * np.abs(before).max())
 
 
 def test_the_roof_is_measured_by_code_that_computes_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

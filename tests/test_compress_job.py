@@ -127,6 +127,7 @@ def test_a_killed_compression_ends_with_the_same_bits(runs: Path, small: Path, k
     assert len(epochs[0].splitlines()) == len(epochs[1].splitlines()) == 1 + 2 + 1
 
 
+@pytest.mark.sweep(share=3.0)
 @pytest.mark.parametrize("moment", [
     (compression_run.Compression, "_job"), (compression_run.shutil, "copyfile"), (folder_module, "environment"), (compression_run, "compression_page"),
     (compression_run.RunFolder, "close"), (compression_run.shutil, "rmtree"),

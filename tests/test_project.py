@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import weft
 
@@ -46,13 +47,20 @@ def test_sources_name_files_that_exist() -> None:
     assert missing == []
 
 
+def documented(module: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    """The module, its classes and functions. Expressions, most of the tree, are not looked at."""
+    todo: list[Any] = [module]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield node
+        todo += [one for field in ("body", "orelse", "finalbody", "handlers") for one in getattr(node, field, ()) if hasattr(one, "body")]
+
+
 def files_named_in(path: Path) -> Iterator[str]:
     """The files that docstrings and comments of a file refer to."""
     source = path.read_text(encoding="utf-8")
-    nodes = [
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
-    docstrings = [ast.get_docstring(node) or "" for node in nodes]
+    docstrings = [ast.get_docstring(node) or "" for node in documented(ast.parse(source))]
     comments = re.findall(r"#.*$", source, re.MULTILINE)
     for written in [*docstrings, *comments]:
         yield from re.findall(r"(?<![\w*/.-])(?:[a-z_]+/)*[a-z_0-9]+\.py\b", written)
