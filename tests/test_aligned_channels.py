@@ -118,7 +118,12 @@ def test_what_meets_pixels_of_another_length_is_sliced() -> None:
 @pytest.mark.parametrize("op", [lambda a, b: a % b, lambda a, b: a // b])
 def test_what_fails_for_some_integers_is_not_computed_beyond_a_line(op: Callable[[Any, Any], Any]) -> None:
     """There is a zero after the bias, and dividing by it would be an error of a program that has none."""
-    x, w, v, b = floats(2, 16, 6, 6), floats(13, 16, 3, 3, seed=1), floats(16, 13, 3, 3, seed=2), floats(13, seed=3) + 50
+    x, w, v, b = (
+        floats(2, 16, 6, 6),
+        floats(13, 16, 3, 3, seed=1),
+        floats(16, 13, 3, 3, seed=2),
+        floats(13, seed=3) + 50,
+    )
 
     def f(x: Any, w: Any, v: Any, b: Any) -> Any:
         divisor = (weft.conv(x, w) * 0.1 + b.reshape((13, 1, 1))).astype("int32")

@@ -102,7 +102,12 @@ def test_a_single_result_is_that_of_a_tuple_of_one(f: Callable[..., Any]) -> Non
     for i in range(3):
         x = weft.full((3,), i + 1.0)
         one, (other,) = single(x), tuple_of_one(x)
-        assert (one.dtype, one.shape, one.device, one.tolist()) == (other.dtype, other.shape, other.device, other.tolist())
+        assert (one.dtype, one.shape, one.device, one.tolist()) == (
+            other.dtype,
+            other.shape,
+            other.device,
+            other.tolist(),
+        )
         assert getattr(one.node, "detached_from", None) == getattr(other.node, "detached_from", None)
         if f(x, w).node.tracked:
             for result in (one, other):

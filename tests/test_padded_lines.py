@@ -90,7 +90,12 @@ def test_a_remainder_is_not_computed_beyond_a_line() -> None:
     def f(x: Any, w: Any, n: Any, divisors: Any) -> Any:
         return weft.softmax((x @ w.mT) * (n % divisors).astype("float32"), axis=1)
 
-    types = [Type((4, 16), weft.float16), Type((TOKENS, 16), weft.float16), Type((4, 1), weft.int32), Type((TOKENS,), weft.int32)]
+    types = [
+        Type((4, 16), weft.float16),
+        Type((TOKENS, 16), weft.float16),
+        Type((4, 1), weft.int32),
+        Type((TOKENS,), weft.int32),
+    ]
     graph = gpu_passes(weft.make_graph(f, *types), MIXED)["refine"]
     assert {n.shape[-1] for n in graph.nodes if n.op.can_fail} == {TOKENS}
 

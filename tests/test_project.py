@@ -54,7 +54,12 @@ def documented(module: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.F
         node = todo.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield node
-        todo += [one for field in ("body", "orelse", "finalbody", "handlers") for one in getattr(node, field, ()) if hasattr(one, "body")]
+        todo += [
+            one
+            for field in ("body", "orelse", "finalbody", "handlers")
+            for one in getattr(node, field, ())
+            if hasattr(one, "body")
+        ]
 
 
 def files_named_in(path: Path) -> Iterator[str]:

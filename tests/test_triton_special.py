@@ -278,7 +278,9 @@ def test_many_indices_for_few_rows(chunked, shape, index, axes, dtype):
         scatters(np.zeros_like(x), values, some_indices(shape, index, axes), axes, "add")
 
 
-@pytest.mark.parametrize(("rows", "count", "columns"), [(9, 24, 20), (9, 23, 20), (10, 24, 2), (9, 24, 21), (9, 25, 20)])
+@pytest.mark.parametrize(
+    ("rows", "count", "columns"), [(9, 24, 20), (9, 23, 20), (10, 24, 2), (9, 24, 21), (9, 25, 20)]
+)
 def test_which_rows_are_few(chunked, rows, count, columns):
     """Few rows, many indices, and sums that take little memory."""
     x, values = np.zeros((rows, columns), np.float32), np.ones((count, columns), np.float32)

@@ -26,7 +26,9 @@ def aligned_counts(graph: Graph) -> frozenset[int]:
     then tensors of such a network, of which some may be added, all have whole pixels."""
     if any(n.op.name == "conv_filter" for n in graph.nodes):
         return frozenset()
-    large = (_Channels.of(n) for n in graph.nodes if n.op.name in _AXES and conv_flops(n) // 2 >= thresholds.gpu_padded_conv)
+    large = (
+        _Channels.of(n) for n in graph.nodes if n.op.name in _AXES and conv_flops(n) // 2 >= thresholds.gpu_padded_conv
+    )
     return frozenset(count for found in large if found is not None for count in found.to_align)
 
 

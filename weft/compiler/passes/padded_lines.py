@@ -33,7 +33,9 @@ class _PaddedLines:
     def __init__(self) -> None:
         self.sizes: dict[Node, tuple[int, int] | None] = {}
         self.whole: dict[tuple[Node, int], Node | None] = {}
-        self.first_parts: dict[Node, Node] = {}  # values that were padded, as the first part of the padded ones: one of both is stored
+        self.first_parts: dict[
+            Node, Node
+        ] = {}  # values that were padded, as the first part of the padded ones: one of both is stored
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
         new = rebuild(node, inputs)
