@@ -33,9 +33,8 @@ class _PaddedLines:
     def __init__(self) -> None:
         self.sizes: dict[Node, tuple[int, int] | None] = {}
         self.whole: dict[tuple[Node, int], Node | None] = {}
-        self.first_parts: dict[
-            Node, Node
-        ] = {}  # values that were padded, as the first part of the padded ones: one of both is stored
+        # Values that were padded, as the first part of the padded ones: only these are stored.
+        self.first_parts: dict[Node, Node] = {}
 
     def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
         new = rebuild(node, inputs)
@@ -44,13 +43,7 @@ class _PaddedLines:
             return new
         x, last = new.inputs[0], len(new.inputs[0].shape) - 1
         if new.op.name == "pad":
-            size = new.shape[-1]
-            whole = self._whole(x, size) if _adds_to_lines(new) and self._padded_size(x) == size else None
-            if whole is None:
-                return _padded_below_cast(new)
-            padded = self.whole[x, size] = _masked_after(whole, x.shape[-1], new.param("value"))
-            self.first_parts[x] = first_part(padded, x.shape)
-            return padded
+            return self._padded(new)
         if new.op.name in IDENTITY and new.param("axes") == (last,):
             size = self._padded_size(x)
             whole = None if size is None else self._whole(x, size)
@@ -58,6 +51,16 @@ class _PaddedLines:
                 masked = _masked_after(whole, x.shape[-1], IDENTITY[new.op.name])
                 return make(new.op, (masked,), new.params, new.source)
         return new
+
+    def _padded(self, pad: Node) -> Node:
+        """A padding as the whole lines of what is padded, where there are some."""
+        x, size = pad.inputs[0], pad.shape[-1]
+        whole = self._whole(x, size) if _adds_to_lines(pad) and self._padded_size(x) == size else None
+        if whole is None:
+            return _padded_below_cast(pad)
+        padded = self.whole[x, size] = _masked_after(whole, x.shape[-1], pad.param("value"))
+        self.first_parts[x] = first_part(padded, x.shape)
+        return padded
 
     def _padded_size(self, node: Node) -> int | None:
         """The size of the padded lines that a value is computed from."""

@@ -63,9 +63,8 @@ class GpuContext:
         self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
         self.communicators = Communicators(gpu)
         self.unchecked: dict[CudaExecutable, None] = {}
-        self.generation = (
-            0  # of the addresses of the arena and the workspace: changed, with the GPU's lock, where one of them moves
-        )
+        # Of the addresses of the arena and the workspace: counts up where one of them moves, under the GPU's lock.
+        self.generation = 0
 
     def arena(self, wanted: int) -> int:
         """The address of `wanted` bytes for values that are live during a run only. Runs are sequential, so they share it."""
@@ -149,11 +148,8 @@ class CudaExecutable:
         self._can_fail = made.statuses > 0
         kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
         self._results = ResultBuffers(self.gpu, kinds, len(graph.outputs))
-        self._reserved, self._shared, self._generation = (
-            (0, 0, 0),
-            0,
-            -1,
-        )  # both ends of the frame, as of a generation of addresses
+        # Both ends of the frame, and the generation of addresses that they are of.
+        self._reserved, self._shared, self._generation = (0, 0, 0), 0, -1
         self._lanes: dict[int, DoubleBuffer] = {}  # of arguments from the host, by their position
         self._filled: list[DoubleBuffer] = []  # in this call
         self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
