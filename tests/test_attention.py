@@ -512,6 +512,14 @@ ERRORS = [
         lambda: nn.TransformerBlock(4, 2, activation="gelo"),
         "[activation] there is no activation 'gelo'. Known: relu, ",
     ),
+    (
+        lambda: weft.dot_product_attention(*[weft.ones((2, 3, 4))] * 3, key_lengths=weft.ones(2, dtype="uint8")),
+        "lengths of shape (2,) and a signed integer dtype are required, got uint8[2].",
+    ),
+    (
+        lambda: weft.dot_product_attention(*[weft.ones((2, 3, 4))] * 3, window=(1, 2, 3)),
+        "window must be a number of keys, or (left, right), got (1, 2, 3).",
+    ),
     (lambda: nn.TransformerEncoderLayer(4, 2, dropout=-0.1), "[TransformerEncoderLayer] a rate in [0, 1) is required"),
     (
         lambda: nn.TransformerDecoderLayer(4, 2, hidden=0),

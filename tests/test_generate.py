@@ -353,6 +353,10 @@ WRONG: dict[str, tuple[Maker, Any, dict[str, Any], str]] = {
     "length": (lstm, "a", {"max_new_tokens": -1}, r"\[generate\] the max_new_tokens must be an int of 0 or more"),
     "temperature": (lstm, "a", {"temperature": -0.5}, r"\[generate\] temperature must be 0 or more, got -0.5\."),
     "no temperature": (lstm, "a", {"temperature": float("nan")}, r"temperature must be 0 or more, got nan\."),
+    "temperature as text": (lstm, "a", {"temperature": "hot"}, r"temperature must be a number, got 'hot'\."),
+    "temperature None": (lstm, "a", {"temperature": None}, r"temperature must be a number, got None\."),
+    "stop None": (lstm, "a", {"stop": None}, r"stop must be words or token ids, got None\."),
+    "stop number": (lstm, "a", {"stop": 1.5}, r"stop must be words or token ids, got 1\.5\."),
     "top_k": (lstm, "a", {"top_k": 0}, r"the top_k must be an int of 1 or more, got 0\."),
     "top_p": (lstm, "a", {"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0.0\."),
     "no top_p": (lstm, "a", {"top_p": float("nan")}, r"top_p must be above 0 and at most 1, got nan\."),
@@ -370,6 +374,14 @@ def test_errors(name: str) -> None:
     make, prompt, settings, message = WRONG[name]
     with pytest.raises(UserError, match=message):
         text.generate(make(), prompt, LETTERS, **{"max_new_tokens": 2, **settings})
+
+
+def test_errors_of_sampling_are_at_the_line_of_the_user() -> None:
+    """Not in the generated `__init__` of the settings."""
+    with pytest.raises(UserError) as caught:
+        text.generate(Fixed(), "a", LETTERS, top_p=0)
+    assert caught.value.source is not None
+    assert caught.value.source.file == __file__
 
 
 def test_what_is_wrong_is_said_before_the_first_piece() -> None:

@@ -50,7 +50,8 @@ def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
         )
         text += f"def __eq__(self, other):\n    return {mine} == {other} if other.__class__ is self.__class__ else NotImplemented\n"
         text += f"def __hash__(self):\n    return hash({mine})\n" if frozen else ""
-    exec(text, namespace)
+    # Named like a file of weft: errors point at the first line that is not weft's own.
+    exec(compile(text, f"{__file__}:{cls.__qualname__}", "exec"), namespace)
     methods: dict[str, Any] = {
         name: namespace[name] for name in ("__init__", "__eq__", "__hash__") if name in namespace
     }

@@ -14,6 +14,7 @@ from .control import ControlPage, path_of
 from .control_network import ControlNetwork
 from .failures import FailureHook, is_of_another, reason
 from .mpi import MpiLibrary, load_mpi
+from .rendezvous import shared_page
 from .world import World, world
 
 
@@ -32,7 +33,13 @@ class Connection:
 def connection() -> Connection:
     """The connection of this process to the others, created once; all processes must call this."""
     me = world()
-    found = _within_launch(me) if me.group else _through_mpi(me)
+    if me.group:
+        found = _within_launch(me)
+    elif me.rendezvous and knobs.engine != "mpi":
+        page = shared_page(me, knobs.stall_seconds)
+        found = Connection("local", page, FailureHook(page, launched=False))
+    else:
+        found = _through_mpi(me)
     sys.excepthook = found.hook
     atexit.register(_end, found)
     found.control.begin(knobs.stall_seconds, found.hook.say)

@@ -125,7 +125,8 @@ def _check_given(name: str, options: AttentionOptions, extra: dict[str, Node], s
             continue
         kind = "int" if what == "lengths" else "uint" if what in ("key", "offset") else "float"
         if node.shape != shape or node.dtype.kind != kind or (kind == "uint" and node.dtype is not uint64):
-            raise UserError(name, f"{what} of shape {shape} and a fitting dtype are required, got {node.type}.")
+            dtype = {"int": "a signed integer dtype", "uint": "dtype uint64", "float": "a float dtype"}[kind]
+            raise UserError(name, f"{what} of shape {shape} and {dtype} are required, got {node.type}.")
 
 
 def band(options: AttentionOptions, queries: int, keys: int) -> Iterator[tuple[int, int]]:
@@ -361,6 +362,10 @@ def _window(window: int | tuple[int, int] | None) -> tuple[int, int]:
     if window is None:
         return -1, -1
     if isinstance(window, tuple):
+        if len(window) != 2:
+            raise UserError(
+                "dot_product_attention", f"window must be a number of keys, or (left, right), got {window!r}."
+            )
         left, right = window
         return tuple(-1 if n == -1 else whole("dot_product_attention", "window", n) for n in (left, right))  # type: ignore[return-value]
     return whole("dot_product_attention", "window", window, 1) - 1, -1

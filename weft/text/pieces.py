@@ -14,6 +14,8 @@ class Stops:
     """Where a text ends: at tokens, or at words, which are not part of it."""
 
     def __init__(self, given: str | int | Iterable[str | int], tokenizer: Tokenizer | None, of_texts: bool) -> None:
+        if not isinstance(given, Iterable | int):
+            raise UserError("generate", f"stop must be words or token ids, got {given!r}.")
         several = [given] if isinstance(given, str | int) else list(given)
         self.tokens = {one for one in several if isinstance(one, int)}
         self.words = [one for one in several if isinstance(one, str)]

@@ -51,6 +51,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not is_number and not (name == "top_p" and value is None):
+                raise UserError("generate", f"{name} must be a number, got {value!r}.")
         if not 0 <= self.temperature < math.inf:
             raise UserError("generate", f"temperature must be 0 or more, got {self.temperature}.")
         if self.top_k is not None:
