@@ -23,6 +23,7 @@ from .ranks import Ranks
 from .steps import StepParts, Steps
 from .task import match_target_shape, prediction_of
 
+REPORTED = 3  # the step whose idle time is told: the first ones compile
 SHOWN = 64  # elements of a metric's tensor that are worth a message after every step
 MakeOptimizer = Callable[[Mapping[str, Tensor]], Optimizer]  # of parameters by name
 
@@ -46,13 +47,14 @@ class PipelineSteps(Steps):
         )  # fmt: skip
         super().__init__(parts, self.pipeline.optimizer)
         self._measure_check = jit(self._measured)
-        self._tell(tell)
+        self._tell, self._steps = tell, 0
+        self._tell_stages()
 
-    def _tell(self, tell: Callable[[str], None]) -> None:
+    def _tell_stages(self) -> None:
         layers, costs = self.pipeline.described()
         shares = [f"  {number}: {text} ({cost / sum(costs):.0%} of the work)" for number, (text, cost) in enumerate(zip(layers, costs, strict=True))]  # fmt: skip
         head = f"a pipeline of {len(layers)} stages and {self._micro_batches} micro-batches, {self.pipeline.schedule}:"
-        tell("\n".join([head, *shares]))
+        self._tell("\n".join([head, *shares]))
 
     @property
     def stages(self) -> StageTensors:
@@ -63,6 +65,9 @@ class PipelineSteps(Steps):
     def step(self, x: Any, y: Any) -> Tensor:
         """Train on a batch; its mean loss, in all processes."""
         loss = self.pipeline.step(x, y)
+        self._steps += 1
+        if self._steps == REPORTED:
+            self._tell(str(self.pipeline.report()))
         self._share_meters()
         return asarray(loss)
 
