@@ -23,7 +23,7 @@ class Language(nn.Module):
         self.tokens = nn.Embedding(13, 8)  # does not divide evenly
         self.blocks = [
             nn.TransformerBlock(8, 4, rotary=True, dropout=dropout),
-            nn.TransformerBlock(8, 8, key_heads=4, norm_first=False),
+            nn.TransformerBlock(8, 8, key_heads=4, norm_first=False, alibi=True, dropout=dropout),
         ]
         self.norm = nn.LayerNorm(8)
         self.head = nn.Linear(8, CLASSES)
@@ -87,6 +87,7 @@ CASES = {  # the network, its input, the plan
     "residual by output map": (residual, (4, 4, 12, 5), convolutions("output")),
     "columns by output": (columns, (4, 4, 6, 8), {"layers.0": "output"}),
     "transformer": (Language, (4, 5), {"tokens": "vocabulary", "blocks.*": "heads", "head": "output"}),
+    "transformer with dropout": (lambda: Language(dropout=0.25), (4, 5), {"blocks.*": "heads"}),
 }
 
 

@@ -115,7 +115,12 @@ class MultiHeadAttention(Module):
         return self.key_heads, self.features // self.heads, self.key.weight.dtype
 
     def _slopes(self) -> Tensor | None:
-        return asarray(np.asarray(alibi_slopes(self.heads), np.float32)) if self.alibi else None
+        return slopes_of(self.heads) if self.alibi else None
+
+
+def slopes_of(heads: int) -> Tensor:
+    """The slopes of ALiBi, one for each head."""
+    return asarray(np.asarray(alibi_slopes(heads), np.float32))
 
 
 def _check_shares(features: int, heads: int, key_heads: int, rotary: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...mesh import mesh as meshes
-from ...nn.attention import MultiHeadAttention, expand_mask
+from ...nn.attention import MultiHeadAttention, expand_mask, slopes_of
 from ...nn.module import Module
 from ...ops.attention import Causal, attention
 from ...ops.collective import replicate
@@ -32,8 +32,6 @@ class AttentionByHeads(SplitLayer):
     def layouts(cls, layer: Any, given: Whole, shapes: Shapes) -> tuple[Whole, Whole]:
         divisible(layer, "the heads", layer.heads, shapes.ranks)
         divisible(layer, "the key heads", layer.key_heads, shapes.ranks)
-        if layer.alibi:
-            raise UserError("split", "attention with alibi=True has a bias for each head, and is not split by heads.")
         return None, None
 
     @classmethod
@@ -80,9 +78,14 @@ class _HeadsOfProcess(MultiHeadAttention):
         """Attention weights are computed and dropped explicitly, because the op would draw numbers for this process's heads only."""
         batch, keys, heads, _ = v.shape
         one = broadcast_to(reshape(eye(keys, dtype=v.dtype), (1, keys, 1, keys)), (batch, keys, heads, keys))
-        weights, _ = attention(q, k, one, mask=expand_mask(mask, q, k), causal=causal, window=self.window)
+        given = expand_mask(mask, q, k)
+        weights, _ = attention(q, k, one, mask=given, causal=causal, window=self.window, slopes=self._slopes())
         kept = part_dropout(moveaxis(weights, 2, 1), self.dropout, Layout(1, self._all_heads), self._axis)
         return moveaxis(kept @ repeat(moveaxis(v, 2, 1), self.heads // heads, axis=1), 1, 2)
+
+    def _slopes(self) -> Tensor | None:
+        """Those of this process's heads."""
+        return own_part(slopes_of(self._all_heads), Layout(0, self._all_heads), self._axis) if self.alibi else None
 
 
 class FeedForwardByHidden(SplitLayer):
