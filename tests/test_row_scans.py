@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 import fake_gpu
 from weft.compiler.gpu import program, row_scans
 
-LENGTH, BATCH = 5, 13  # two programs of 8 rows, one of them of 5
+LENGTH, BATCH = 5, 13  # seven programs of 2 rows, one of them of 1
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def layer(kind: str, precision: str | None, training: bool, **how: Any) -> Calla
 def test_recurrent_layers_are_one_kernel(kernels: list[Any], kind: str, precision: str, training: bool) -> None:
     same(lambda: layer(kind, precision, training), floats(BATCH, LENGTH, 5), tolerance=2e-2)
     assert len(kernels) == 1 + training
-    assert {source.programs for source in kernels} == {2}
+    assert {source.programs for source in kernels} == {7}
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -235,6 +235,16 @@ def test_scans_that_stay_apart(kernels: list[Any], name: str, precision: str | N
     assert kernels == []
 
 
+@pytest.mark.parametrize(("concurrent", "programs"), [(7, 7), (6, 4), (4, 4), (3, 2), (1, 2)])
+def test_programs_take_more_rows_when_there_are_many(
+    kernels: list[Any], monkeypatch: pytest.MonkeyPatch, concurrent: int, programs: int
+) -> None:
+    """2 rows while all programs run at the same time, else 4, else 8."""
+    monkeypatch.setattr(row_scans, "CONCURRENT", concurrent)
+    same(lambda: layer("GRU", "float16", False), floats(BATCH, LENGTH, 5), tolerance=2e-3)
+    assert [source.programs for source in kernels] == [programs]
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_limits(kernels: list[Any], monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """Of steps, matrices, rows and positions: a scan at the limit is one kernel, and one beyond it is not."""
@@ -249,6 +259,6 @@ def test_limits(kernels: list[Any], monkeypatch: pytest.MonkeyPatch, more: int) 
     matrix = 2 * 32 * 32  # 20 x 20, padded
     assert count(FEWEST_STEPS=LENGTH + more) == 1 - more
     assert count(FEWEST_STEPS=1, SHARED_REST=fake_gpu.FakeGpu.shared_bytes - matrix + more) == 1 - more
-    assert count(SHARED_REST=0, PROGRAMS=2 - more) == 1 - more
+    assert count(SHARED_REST=0, MOST_ROWS=BATCH - more) == 1 - more
     largest = 20 * max(20, BATCH)  # elements of a tensor that a step reads: the matrix, or the rows
-    assert count(PROGRAMS=2, LARGE=LENGTH * largest + 1 - more) == 1 - more
+    assert count(MOST_ROWS=BATCH, LARGE=LENGTH * largest + 1 - more) == 1 - more

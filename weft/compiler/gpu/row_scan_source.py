@@ -18,7 +18,7 @@ from ..ir.storage import ARENA, KEPT, Slot
 from . import scalars as scalar
 from .commands import ControlFlow
 from .kernels import LoopTile, LoopWriter, ReductionWriter
-from .row_scans import COLUMNS, ROWS, Piece, RowProduct, RowScan, RowStep, copied_result
+from .row_scans import COLUMNS, Piece, RowProduct, RowScan, RowStep, copied_result
 from .source import KernelSource
 from .values import PhaseValues
 
@@ -54,7 +54,7 @@ class _TileValues(PhaseValues):
 
 class _ScanWriter(LoopWriter):
     def __init__(self, scan: RowScan, flow: ControlFlow[KernelSource]) -> None:
-        super().__init__("kernel", ReadyNest((scan.row,), [], None), LoopTile(ROWS, 1, scan.warps))
+        super().__init__("kernel", ReadyNest((scan.row,), [], None), LoopTile(scan.tile_rows, 1, scan.warps))
         self.scan, self.flow, self.graph, self.flat = scan, flow, scan.body.graph, False
         self.arguments: dict[object, tuple[str, Node, Slot]] = {}
         self.tiles: dict[tuple[Node, int], str] = {}  # by value and first column
@@ -84,8 +84,9 @@ class _ScanWriter(LoopWriter):
     def _opening(self) -> list[str]:
         """The lines until the first kernel of a step."""
         last = self.flow.length - 1
+        count = self.scan.tile_rows
         rows = [
-            f"row = tl.program_id(0) * {ROWS} + tl.arange(0, {ROWS})[:, None]",
+            f"row = tl.program_id(0) * {count} + tl.arange(0, {count})[:, None]",
             f"inside_rows = row < {self.scan.rows}",
         ]
         first = str(last if self.flow.reverse else 0)
@@ -121,7 +122,7 @@ class _ScanWriter(LoopWriter):
         for number, given, piece in self._states:
             value, whole = (
                 self._tile(self.graph.outputs[number], piece),
-                f"tl.full(({ROWS}, {piece.width}), True, tl.int1)",
+                f"tl.full(({self.scan.tile_rows}, {piece.width}), True, tl.int1)",
             )
             found.append((self.tiles[given, piece.begin], self.let("next", f"tl.where({whole}, {value}, {value})")))
         for name, value in found:
@@ -164,7 +165,7 @@ class _ScanWriter(LoopWriter):
         if phase.loops:
             self.at[phase.loops[0]], self.masks[phase.loops[0]] = self._columns(piece.count)
             self.inside = f"inside_rows & {self.masks[phase.loops[0]]}"
-        self.tile = LoopTile(ROWS, piece.width, self.scan.warps)
+        self.tile = LoopTile(self.scan.tile_rows, piece.width, self.scan.warps)
         totals = [ReductionWriter(self, reduction, piece.width) for reduction in phase.reductions]
         values = _TileValues(self, phase)
         for total in totals:

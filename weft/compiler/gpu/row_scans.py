@@ -28,9 +28,11 @@ from .anchors import anchor_of, is_contraction
 from .kernel_utils import next_power_of_two
 from .kernels import LoopTile, write_kernel
 
-ROWS, LEAST = 8, 16  # of a program, and the fewest columns that tensor cores multiply
+ROWS = (2, 4, 8)  # of a program
+CONCURRENT = 128  # programs that run at the same time on a large GPU
+LEAST = 16  # columns that tensor cores multiply
 FEWEST_STEPS = 4
-PROGRAMS = 512  # of scans with products: more rows are multiplied faster by kernels of their own
+MOST_ROWS = 4096  # of scans with products: more rows are multiplied faster by kernels of their own
 COLUMNS = 1024  # of a value
 TILES = 64  # that a step computes
 LARGE = 1 << 31  # elements of all steps together, whose positions do not fit into 32 bits
@@ -115,8 +117,17 @@ class RowScan:
         )
 
     @property
+    def tile_rows(self) -> int:
+        """The rows of a program: as few as keep the GPU busy.
+
+        A step takes as long for few rows as for eight, as tensor cores multiply tiles of 16. But Triton keeps what it loads and stores in the
+        layout of the tensor cores if a tile has fewer elements than the program has threads; otherwise each goes through shared memory.
+        """
+        return next((rows for rows in ROWS if self.rows <= rows * CONCURRENT), ROWS[-1])
+
+    @property
     def programs(self) -> int:
-        return -(-self.rows // ROWS)
+        return -(-self.rows // self.tile_rows)
 
     @property
     def warps(self) -> int:
@@ -136,7 +147,7 @@ def row_scan(kernel: Kernel, bodies: Sequence[KernelProgram], shared_bytes: int)
     found = _Rows(counts.pop(), body, node.param("carried"), node.param("sequences")).scan()
     if found is None or found.matrix_bytes > shared_bytes - SHARED_REST:
         return None
-    return found if found.matrix_bytes == 0 or found.programs <= PROGRAMS else None
+    return found if found.matrix_bytes == 0 or found.rows <= MOST_ROWS else None
 
 
 def copied_result(body: KernelProgram, call: Call) -> Node:
@@ -250,7 +261,7 @@ class _Rows:
             phases = [phase.replaced({row: IndexExpr(0, ((self.row, 1),))}, phase.loops) for phase in nest.phases]
             self.parts[call] = [_RowPhase(*part, set()) for phase in phases for part in _without_choices(0, phase)]
             if all(self._is_of_rows(part.phase) for part in self.parts[call]):
-                return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS, LEAST, 4)).errors
+                return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS[-1], LEAST, 4)).errors
         return False
 
     def _is_of_rows(self, phase: ReadyPhase) -> bool:
