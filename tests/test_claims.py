@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
@@ -456,10 +457,19 @@ def test_a_bias_does_not_ride_on_gradients() -> None:
 # --- what is not asked for ------------------------------------------------------------------------------------------------------------------
 
 
-def test_memory_that_begins_anywhere_is_none_for_libraries() -> None:
-    """Sizes that are no multiples of 16 bytes."""
-    assert asked(lambda a, b: a @ b, (3, 5), (5, 7)) == []
-    assert asked(lambda x, w: last(weft.conv(x, w)), (1, 5, 5, 5), (3, 5, 2, 2)) == []
+def test_sizes_need_not_be_multiples_of_16_bytes() -> None:
+    """Memory is aligned, whatever follows a tensor."""
+    [product] = asked(lambda a, b: a @ b, (3, 5), (5, 7))
+    [conv] = asked(lambda x, w, b: last(weft.relu(weft.conv(x, w, b))), (1, 5, 5, 5), (3, 5, 2, 2), (3,))
+    assert (product.library, conv.library) == ("CUBLASLT", "CUDNN")
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_elements_of_longer_tensors_may_begin_anywhere(size: int) -> None:
+    """Libraries require addresses that are multiples of 16 bytes: in the body of a scan, sizes must be."""
+    state, steps = np.ones((3, 4), np.float32), np.ones((6, 4, size), np.float32)
+    graph = weft.make_graph(lambda a, xs: weft.scan(lambda a, x: (a, a @ x), a, xs), state, steps)
+    assert len(claims_of(graph)[1]) == (size == 8)
 
 
 def test_images_must_lie_there_whole() -> None:

@@ -236,6 +236,8 @@ def test_arrangements_of_any_shape() -> None:
     ((1, 4096, 512, 512), ((64, 64), 1)),  # smaller ones, until there are enough
     ((1, 576, 64, 200_704), ((64, 64), 32)),  # a filter's gradient: 9 tiles, and a long way
     ((1, 9, 16, 1_000_000), ((16, 16), 64)),
+    ((1, 77, 3136, 42_300), ((64, 64), 4)),  # 294 tiles of 32 x 32 would read twice as much
+    ((1, 77, 3136, 8191), ((32, 32), 1)),  # too short for that
     ((1, 16, 16, 300), ((16, 16), 1)),  # too short to be cut
     ((1, 1, 1, 10), ((16, 16), 1)),
     ((64, 256, 128, 64), ((64, 64), 1)),

@@ -47,6 +47,8 @@ LEAST_PART, FEWEST_PARTS, MOST_PARTS = (
     4,
     64,
 )  # of a long sum: the number of terms that a program adds, and the number of parts
+LONG_SUM = 8192  # terms that are split although smaller tiles would keep the GPU busy, too
+FEWEST_ADDED, LOADED_AHEAD = 128, 16  # sums that a program adds up; parts of them that are loaded at the same time
 
 
 def walked(loops: tuple[Loop, ...], filter_gradient: bool) -> int:
@@ -59,7 +61,7 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
     """The sides of a tile, and into how many parts the sums are cut.
 
     Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. If there are few tiles and sums are
-    long, as in filter gradients, the sums are split, not the tiles. Everything depends on the shape only, so that numbers are added in the
+    long, as in filter gradients, the sums are split, not the tiles: large tiles of parts read less than small ones of whole sums. Everything depends on the shape only, so that numbers are added in the
     same order on every GPU.
     """
     fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
@@ -67,13 +69,20 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
     for sides, count in counts.items():
         if count >= BUSY:
             return sides, 1
+        if length >= LONG_SUM and (parts := _parts(sides, count, length)) and count * parts >= BUSY:
+            return sides, parts
     for sides, count in counts.items():
-        wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
-        parts = 1 << (wanted.bit_length() - 1) if wanted > 0 else 1
-        enough = count * parts >= BUSY or sides == fitting[-1]
-        if sides[0] * sides[1] <= 64 * 64 and parts >= FEWEST_PARTS and enough:
+        parts = _parts(sides, count, length)
+        if parts and (count * parts >= BUSY or sides == fitting[-1]):
             return sides, parts
     return fitting[-1], 1
+
+
+def _parts(sides: tuple[int, int], count: int, length: int) -> int:
+    """Into how many parts sums of `length` terms are cut if there are `count` tiles; 0: they are not."""
+    wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
+    parts = 1 << (wanted.bit_length() - 1) if wanted > 0 else 1
+    return parts if parts >= FEWEST_PARTS and sides[0] * sides[1] <= 64 * 64 else 0
 
 
 def tile_for(sides: tuple[int, int], strip: int, itemsize: int = 4) -> ContractionTile:
@@ -346,14 +355,16 @@ class _Finish(KernelWriter):
 
     def source(self) -> KernelSource:
         scratch, count = workspace(self.kernel, self.parts), prod(self.anchor.shape)
-        rows = min(FLAT, _side(count, FLAT))
+        rows = max(FEWEST_ADDED, _side(count // BUSY, FLAT))
         self.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
         self.line(f"inside_rows = row < {count}")
         self.at |= decomposed(self.loops, "row")
         self.masks |= dict.fromkeys(self.loops, "inside_rows")
         self.line(f"total = tl.zeros(({rows},), tl.{scratch.dtype.name})")
-        self.line(f"for part in range({self.parts}):")
-        self.line(f"    total += tl.load({self.pointer(scratch)} + part * {count} + row, mask=inside_rows, other=0)")
+        loaded = f"tl.load({self.pointer(scratch)} + part * {count} + row, mask=inside_rows, other=0)"
+        self.line(f"for first in range(0, {self.parts}, {min(LOADED_AHEAD, self.parts)}):")
+        self.line(f"    for part in tl.static_range({min(LOADED_AHEAD, self.parts)}):")
+        self.line(f"        total += {loaded.replace('part *', '(first + part) *')}")
         finish(self, self.kernel, self.loops, "total")
         return self.finished(-(-count // rows), 4)
 

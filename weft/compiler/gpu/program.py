@@ -44,7 +44,7 @@ from .special import collectives
 from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
 from .streams import in_streams
-from .vendor.claims import Judge
+from .vendor.claims import Judge, judge_in_body
 from .vendor.specs import Spec
 
 WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
@@ -113,8 +113,10 @@ def gpu_program(
                     _plan(kernel, 1, unchanging, False, judge, options)
 
     LOWERINGS.check(graph, options.device)
+    in_body = None if judge is None else judge_in_body(judge)
     target = Backend(
         partial(apply_passes, wanted=replace(PASSES, semi_sparse=semi_sparse), options=options), partial(_plan, judge=judge, options=options),
+        body_planner=partial(_plan, judge=in_body, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
         recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES, overlaps=True,
         memory=options.memory or None, flops_per_byte=FLOPS_PER_BYTE, by_graph=_is_by_graph, libraries=judge is not None,

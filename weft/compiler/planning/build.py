@@ -45,12 +45,16 @@ def _no_survey(kernels: Sequence[Kernel], unchanging: Collection[Node]) -> None:
     pass
 
 
+Planner = Callable[[Kernel, int, Collection[Node], bool], Plan]
+
+
 @dataclass(frozen=True)
 class Backend:
     """The parts of compilation that depend on the backend."""
 
     passes: Callable[[Graph], Graph]
-    planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # plans the kernels of an anchor
+    planner: Planner  # plans the kernels of an anchor
+    body_planner: Planner | None = None  # the same in bodies of control flow, if another
     threads: int = 1
     by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
     widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
@@ -218,7 +222,8 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[KernelProgram, ...]:
     varying = sum(node.get_params(*(p for p in ("carried", "sequences") if p in node.op.params)))
     invariant = frozenset(range(varying, len(node.inputs))) if is_loop else frozenset()
     in_place = {i: i for i in updated_carries(node)}
-    return tuple(_build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
+    inside = replace(target, planner=target.body_planner or target.planner)
+    return tuple(_build(g, in_place if g is graphs[-1] else {}, inside, invariant) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram]) -> int:

@@ -77,6 +77,16 @@ class Claim:
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 
 
+def judge_in_body(judge: Judge) -> Judge:
+    """The same in the body of control flow, whose tensors may be elements of longer ones: libraries require alignment."""
+
+    def judged(kernel: Kernel, claim: Claim) -> bool:
+        tensors = (*(view.base for view in kernel.views), *claim.more, claim.result)
+        return all(nbytes(node) % ALIGNED == 0 for node in tensors) and judge(kernel, claim)
+
+    return judged
+
+
 def claims(
     kernel: Kernel, limit: int | None = None, tf32: bool = False, constants: Collection[Node] = ()
 ) -> list[Claim]:
@@ -107,7 +117,7 @@ def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     if is_semi_sparse(anchor):  # its results have the type of its operands
         dtype, result = anchor.dtype, result if result is not None and result.dtype is anchor.dtype else None
     spec = describe(kernel, dtype, tf32)
-    if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
+    if spec is None:
         return []
     if result is not None:
         found: list[Claim | None] = [Claim(spec, result, True)]
@@ -121,7 +131,7 @@ def _attention(kernel: Kernel) -> list[Claim]:
     """Attention and its gradients, which are written to the tensors of the program."""
     problem = AttentionProblem(kernel)
     spec = attention_spec(problem)
-    if spec is None or not _is_aligned(kernel, *problem.results.values()):
+    if spec is None:
         return []
     *more, last = (problem.results[name] for name in sorted(problem.results))
     return [Claim(spec, last, True, tuple(more))]
@@ -166,8 +176,6 @@ def _fused(kernel: Kernel, spec: ProductSpec | ConvSpec) -> Claim | None:
     if any(node is not None and not (node.dtype is done.store.dtype is dtype) for node in (done.residual, done.sum)):
         return None  # they must have the layout of the result; and, as for biases, there are kernels for the operands' type only
     given = [node for node in (done.bias, done.residual, done.sum) if node is not None]
-    if not _is_aligned(kernel, done.store, *given):
-        return None
     if done.bias is None or done.bias.dtype is dtype:
         return Claim(asked, done.store, True, tuple(given))
     assert kernel.anchor is not None
@@ -182,7 +190,7 @@ def _scaled(kernel: Kernel, spec: Spec) -> Claim | None:
     if not isinstance(spec, ProductSpec) or spec.a_dtype not in FLOAT8:
         return None
     done = scaling(kernel)
-    if done is None or not _is_aligned(kernel, done.store) or not done.store.dtype.is_float:
+    if done is None or not done.store.dtype.is_float:
         return None
     asked = replace(spec, c_dtype=done.store.dtype.name, factor=done.factor, scales=len(done.numbers))
     return Claim(asked, done.store, True, done.numbers)
@@ -203,11 +211,6 @@ def _asked(spec: ProductSpec | ConvSpec, done: Epilogue) -> Spec | None:
         return None
     parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))
     return replace(spec, epilogue=parts, result_dtype=done.store.dtype.name)
-
-
-def _is_aligned(kernel: Kernel, *more: Node) -> bool:
-    """Whether memory is aligned as libraries require, also if it is an element of a longer tensor."""
-    return all(nbytes(node) % ALIGNED == 0 for node in (*(view.base for view in kernel.views), *more))
 
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
