@@ -54,7 +54,6 @@ class Backend:
 
     passes: Callable[[Graph], Graph]
     planner: Planner  # plans the kernels of an anchor
-    body_planner: Planner | None = None  # the same in bodies of control flow, if another
     threads: int = 1
     by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
     widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
@@ -70,6 +69,7 @@ class Backend:
     libraries: bool = False  # products may be computed by a library, which adds a bias and one more tensor
     memory: int | None = None  # bytes that a program may take: values that do not fit are computed again
     flops_per_byte: float = 10.0  # operations of a product in the time that it takes to move a byte
+    body_planner: Planner | None = None  # the planner in bodies of control flow, if it is another
     by_graph: Callable[[Kernel, Plan | None], bool] = (
         _always  # whether the results of a kernel are, bit for bit, what loops compute from the same operands
     )
