@@ -22,7 +22,7 @@ MIXED = CompileOptions("cuda", precision="float16")
 
 @pytest.fixture(autouse=True)
 def _small_convolutions_are_padded() -> Iterator[None]:
-    with thresholds.set(gpu_padded_conv=64, handed_on_elements=4):
+    with thresholds.set(gpu_padded_conv=64, gpu_padded_reuse=0, handed_on_elements=4):
         yield
 
 
@@ -57,10 +57,37 @@ def test_convolutions_keep_their_values(channels: int, filters: int, how: dict[s
         assert not [n for n in after["refine"].nodes if n.op.name in ("pad", "slice")]
 
 
-def test_training_steps_stay_as_they_are() -> None:
-    x, w = floats(2, 11, 7, 6), floats(13, 11, 3, 3, seed=1)
-    after = passes(weft.grad(lambda w, x: (weft.conv(x, w) ** 2).sum()), w, x)
-    assert {i.shape[-1] for n in convolutions(after["refine"]) for i in n.inputs[:1]} == {11}
+@pytest.mark.parametrize(("channels", "filters"), [(11, 13), (16, 9), (3, 21), (1, 10), (12, 1)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_keep_their_values(channels: int, filters: int, stride: int) -> None:
+    """All three convolutions of a training step are padded, where batch norm sums over pixels between them."""
+    x, w, v = floats(2, channels, 8, 7), floats(filters, channels, 3, 3, seed=1), floats(11, filters, 2, 2, seed=2)
+
+    def loss(x: Any, w: Any, v: Any) -> Any:
+        y = weft.conv(x, w, padding=1, stride=stride)
+        y = (y - y.mean(axis=(0, 2, 3), keepdims=True)) / weft.sqrt(y.var(axis=(0, 2, 3), keepdims=True) + 1)
+        return (weft.tanh(weft.conv(weft.silu(y), v)) ** 2).sum()
+
+    after = passes(weft.grad(loss, argnums=(0, 1, 2)), x, w, v)
+    assert_same_values(after["precision"], after["refine"], [x, w, v], TOLERANCE)
+    made = convolutions(after["refine"])
+    assert {n.op.name for n in made} == {"conv_last", "conv_data_last", "conv_filter_last"}
+    assert len(made) == 6
+    for node in made:
+        sizes = {i.shape[-1] for i in node.inputs[: 2 if node.op.name == "conv_filter_last" else 1]}
+        assert all(size % 8 == 0 or size == 1 for size in sizes), (node.op.name, sizes)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_training_pads_convolutions_that_multiply_numbers_often(more: int) -> None:
+    """For 11 channels and 11 filters of 3 x 3 taps, each is multiplied 49.5 times on average."""
+    x, w = floats(2, 11, 7, 6), floats(11, 11, 3, 3, seed=1)
+    with thresholds.set(gpu_padded_reuse=49 + more):
+        trained = passes(weft.grad(lambda w, x: (weft.conv(x, w) ** 2).sum()), w, x)
+        predicted = passes(weft.conv, x, w)
+    sizes = {n.inputs[0].shape[-1] for n in convolutions(trained["refine"])}
+    assert sizes == {11 if more else 16}
+    assert [n.inputs[0].shape[-1] for n in convolutions(predicted["refine"])] == [16]
 
 
 def test_a_line_and_a_volume() -> None:

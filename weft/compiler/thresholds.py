@@ -101,6 +101,7 @@ class Thresholds:
     # GPUs
     gpu_padded_product: int = _at(1 << 28, 8)  # multiplications of a product whose lines are padded to whole words
     gpu_padded_conv: int = _at(1 << 30, 64)  # multiplications of a convolution whose channels are
+    gpu_padded_reuse: int = _at(64, 1)  # and of each number of its images, in training steps
     gpu_small: int = _at(256, 1)  # programs of a kernel that leaves room for others in its launch
     gpu_joined: int = _at(32, 2)  # kernels of a launch
     gpu_joined_text: int = _at(

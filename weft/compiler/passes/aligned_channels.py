@@ -3,13 +3,14 @@
 GPUs load 16 bytes at a time, and feed their tensor cores so; pixels of 43 channels are loaded number by number. What is computed between two
 such convolutions is computed for whole padded pixels, see padded_lines.py. Images of few channels are padded by channel_padding.py.
 
-Training steps stay as they are: reductions over pixels, such as those of batch norm, and the backward pass would read the first part of
-pixels, and many tensors would be stored in both lengths.
+Training steps read the first part of pixels in reductions over them, such as those of batch norm, and store some values in both lengths:
+they move up to a quarter more bytes. So only convolutions that multiply every number they read or write many times are padded there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import prod
 
 from ...graph.graph import Graph
 from ...graph.node import Node, make
@@ -18,18 +19,26 @@ from ..ir.conv_shape import conv_flops, described
 from ..thresholds import thresholds
 from .product_padding import WORD, padded_to, stored_value
 
-_AXES = {"conv": ("nc", "oc"), "conv_data": ("no", "oc")}  # images, channels, filters
+_AXES = {"conv": ("nc", "oc"), "conv_data": ("no", "oc"), "conv_filter": ("nc", "no")}  # images, channels, filters
 
 
 def aligned_counts(graph: Graph) -> frozenset[int]:
     """The numbers of channels that are aligned, those of large convolutions. Smaller convolutions that have as many are padded, too:
     then tensors of such a network, of which some may be added, all have whole pixels."""
-    if any(n.op.name == "conv_filter" for n in graph.nodes):
-        return frozenset()
+    trains = any(n.op.name == "conv_filter" for n in graph.nodes)
+    least = thresholds.gpu_padded_reuse if trains else 0
     large = (
-        _Channels.of(n) for n in graph.nodes if n.op.name in _AXES and conv_flops(n) // 2 >= thresholds.gpu_padded_conv
+        _Channels.of(n)
+        for n in graph.nodes
+        if n.op.name in _AXES and conv_flops(n) // 2 >= thresholds.gpu_padded_conv and _reuse(n) >= least
     )
     return frozenset(count for found in large if found is not None for count in found.to_align)
+
+
+def _reuse(node: Node) -> float:
+    """How often a convolution multiplies a number of its images, on average."""
+    _, shape = described(node)
+    return prod(shape.kernel) * shape.channels * shape.filters / (shape.channels + shape.filters)
 
 
 def aligned_channels(node: Node, counts: Collection[int]) -> Node:
