@@ -11,6 +11,7 @@
     python benchmarks/zoo.py --cpu-time                 on one core and in CPU time: for a machine that others use too
     python benchmarks/zoo.py --json FILE --resume       keep rows in FILE, and measure only those that are not there yet
     python benchmarks/zoo.py --limit 180                give up on a row after so many seconds
+    python benchmarks/zoo.py --threshold gpu_padded_conv=1000000000000    with another limit of weft/compiler/thresholds.py
     python benchmarks/zoo.py --skip-explain             times alone: on a busy machine those of kernels, which are wall-clock, say nothing
 
 Every row is a process of its own, which has the machine to itself while it is timed. Beside the times stand how much of weft's own time is above the roof of the machine, by `explain`, and the
@@ -67,6 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where rows are kept")
     parser.add_argument("--resume", action="store_true", help="skip what the file already has")
     parser.add_argument("--limit", type=float, help="seconds after which a row is given up")
+    parser.add_argument("--threshold", nargs="+", default=[], help="NAME=NUMBER of weft/compiler/thresholds.py")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # mode and network: one row, in this process
     options = parser.parse_args()
     if options.cpu_time:
@@ -108,6 +110,7 @@ def _command(options: argparse.Namespace, mode: str, name: str, threads: int) ->
     command = [sys.executable, __file__, "--one", mode, name, "--threads", str(threads), "--device", options.device]
     command += ["--batch", str(options.batch)] if options.batch else []
     command += ["--precision", options.precision] if options.precision else []
+    command += ["--threshold", *options.threshold] if options.threshold else []
     flags = ("skip-compile", "skip-explain", "quick", "cpu-time")
     return command + [f"--{flag}" for flag in flags if getattr(options, flag.replace("-", "_"))]
 
@@ -162,6 +165,7 @@ def _one(options: argparse.Namespace) -> None:
     threads = peers.settle(options.threads[0])  # before any library is loaded
     from cases import zoo_contestants, zoo_measure
 
+    _set_thresholds(options.threshold)
     mode, name = options.one
     place = zoo_contestants.Place(options.device, options.precision or _precision(mode, options.device))
     if options.cpu_time:
@@ -171,6 +175,17 @@ def _one(options: argparse.Namespace) -> None:
     )  # fmt: skip
     wait_for_turn()
     print(json.dumps(row.measured(options.quick) | {"threads": threads, "precision": place.precision}))
+
+
+def _set_thresholds(given: list[str]) -> None:
+    """Programs on disk are kept whatever their thresholds were: the cache is off."""
+    from weft.compiler.thresholds import thresholds
+    from weft.knobs import knobs
+
+    for name, value in (one.split("=") for one in given):
+        assert name in vars(thresholds), name
+        setattr(thresholds, name, int(value))
+        knobs.cache = "off"
 
 
 def _precision(mode: str, device: str) -> str:
