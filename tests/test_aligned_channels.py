@@ -181,6 +181,17 @@ def test_residual_blocks_store_each_sum_once() -> None:
     assert made == [(2, 6, 6, 16)] * (2 + 2 * blocks)  # of the image and of each convolution
 
 
+def test_a_norm_of_examples_between_convolutions_is_stored_once() -> None:
+    """In whole pixels, for the next convolution and for the sum behind it."""
+    x, w, v = floats(2, 16, 6, 6), floats(15, 16, 1, 1), floats(15, 15, 3, 3, seed=1)
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        y = weft.silu(weft.group_norm(weft.conv(x, w), 1))
+        return (weft.conv(y, v, padding=1) + y).mean(axis=(2, 3))
+
+    assert images(f, x, w, v, pixels=(6, 6)) == [(2, 6, 6, 16)] * 4  # the image, two convolutions and the norm
+
+
 def images(f: Callable[..., Any], *arrays: np.ndarray, pixels: tuple[int, int] = (4, 4)) -> list[tuple[int, ...]]:
     """The images of so many pixels that the program stores; the values of the graph are what they were."""
     after = passes(f, *arrays)

@@ -188,6 +188,17 @@ def test_what_only_looks_like_a_variance(f, small):
     assert len(steps_of(f, ROWS)[1]) > 2
 
 
+@pytest.mark.parametrize(("rows", "length"), [(27, 43_600), (16, 50_000), (5, 70_001), (3, 9 * 4096 + 1)])
+def test_rows_are_cut_into_about_as_many_parts_as_wanted(rows: int, length: int) -> None:
+    """Parts are whole tiles: with the widest there were 6 parts of 43,600 elements, 10 are wanted."""
+    graph = weft.make_graph(lambda x: x - x.mean(axis=1, keepdims=True), weft.zeros((rows, length)))
+    wanted = min(parts.WANTED // rows, length // thresholds.gpu_part)
+    cut = [launch for launch in commands(gpu_program(graph, {})).launches if launch.programs > 1]
+    assert len(cut) == 2
+    for launch in cut:
+        assert 0.75 * wanted * rows <= launch.programs <= wanted * rows
+
+
 def test_means_of_turned_rows(small):
     """Of a square of rows each differs from the mean of the one across the diagonal."""
     x = RNG.normal(size=(2, 2, 555)).astype(np.float32)

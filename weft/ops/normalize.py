@@ -13,7 +13,7 @@ from .creation import ones
 from .declare import as_float, in_float32, normal_axes, whole
 from .elementwise import sqrt
 from .math import rsqrt
-from .movement import reshape
+from .movement import broadcast_to, reshape
 from .statistics import mean, var
 from .window import window_sum
 
@@ -116,9 +116,26 @@ def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, 
     x = _float(x, "group_norm", 2)
     if groups < 1 or x.shape[1] % groups:
         raise UserError("group_norm", f"{x.shape[1]} channels cannot be divided into {groups} groups.")
-    parts = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    normal = reshape(_standard(parts, tuple(range(2, parts.ndim)), eps), x.shape)
+    if groups == 1:
+        normal = _standard(x, tuple(range(1, x.ndim)), eps)
+    else:
+        normal = _standard_by_group(x, groups, eps)
     return _scaled("group_norm", normal, scale, shift, *_channels(x))
+
+
+def _standard_by_group(x: Tensor, groups: int, eps: float) -> Tensor:
+    """Each channel by the statistics of its group. Only those are computed in groups: elements keep their axes, which may be stored in
+    another order."""
+    batch, channels, *spatial = x.shape
+    parts = reshape(x, (batch, groups, channels // groups, *spatial))
+    axes = tuple(range(2, parts.ndim))
+
+    def of_channels(statistic: Tensor) -> Tensor:
+        each = broadcast_to(statistic, (batch, groups, channels // groups, *(1,) * len(spatial)))
+        return reshape(each, (batch, channels, *(1,) * len(spatial)))
+
+    centre, spread = mean(parts, axis=axes, keepdims=True), var(parts, axis=axes, keepdims=True)
+    return (x - of_channels(centre)) * of_channels(rsqrt(spread + eps))
 
 
 @function

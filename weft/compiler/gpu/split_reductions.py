@@ -12,6 +12,7 @@ in which each row belongs to one program stores it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from ...dtypes import float32, int64
@@ -29,6 +30,7 @@ from .values import PhaseValues
 
 WANTED = 528  # programs: four for each multiprocessor of a large GPU
 MOST_PARTS = 512
+FEWEST_COLUMNS = 512  # of a tile that is made narrower for more parts
 BROAD = 64  # adjacent rows that a program sums
 FINISH_ROWS, FINISH_TILE = 8, 2048  # of a program that only combines parts: rows, for whole sectors of memory; elements
 
@@ -64,6 +66,11 @@ class _LoopPartition:
     @property
     def parts(self) -> int:
         return -(-self.length // self.share)
+
+
+def _partition(tile: LoopTile, length: int, parts: int) -> _LoopPartition:
+    """At most so many parts."""
+    return _LoopPartition(tile, length, -(-length // (parts * tile.width)) * tile.width)
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,9 @@ class _Planner:
         tile = self._tile(phase)
         tiles = -(-self.count // tile.rows)
         parts = max(1, min(MOST_PARTS, WANTED // tiles, min(tile.rows, self.count) * length // thresholds.gpu_part))
-        return _LoopPartition(tile, length, -(-length // (parts * tile.width)) * tile.width)
+        while tile.width >= 2 * FEWEST_COLUMNS and 4 * _partition(tile, length, parts).parts < 3 * parts:
+            tile = replace(tile, width=tile.width // 2)  # parts are whole tiles: with wide ones there are too few
+        return _partition(tile, length, parts)
 
     def _tile(self, phase: ReadyPhase) -> LoopTile:
         tile = tile_for(ReadyNest(self.nest.outer, [phase], self.nest.vector))
