@@ -190,11 +190,11 @@ def test_what_only_looks_like_a_variance(f, small):
 
 @pytest.mark.parametrize(("rows", "length"), [(27, 43_600), (16, 50_000), (5, 70_001), (3, 9 * 4096 + 1)])
 def test_rows_are_cut_into_about_as_many_parts_as_wanted(rows: int, length: int) -> None:
-    """Parts are whole tiles: with the widest there were 6 parts of 43,600 elements, 10 are wanted."""
+    """Parts are whole tiles: with the widest there were 6 parts of 43,600 elements, 19 are wanted."""
     graph = weft.make_graph(lambda x: x - x.mean(axis=1, keepdims=True), weft.zeros((rows, length)))
     wanted = min(parts.WANTED // rows, length // thresholds.gpu_part)
     first = next(iter(commands(gpu_program(graph, {})).launches))
-    assert 0.75 * wanted * rows <= first.programs <= wanted * rows
+    assert 2 * wanted * rows <= 3 * first.programs <= 3 * wanted * rows
 
 
 def test_means_of_turned_rows(small):

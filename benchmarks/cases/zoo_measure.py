@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpu_measure
@@ -16,6 +17,8 @@ from .peers import need
 from .zoo_contestants import Place, WeftInference, WeftTraining, Work, contestants, weft_contestant
 from .zoo_networks import ZooNetwork, networks
 
+Values = list[np.ndarray]
+
 QUICK, FULL = Effort(2.0, 5, 3), Effort(10.0, 11, 5)
 LOSERS = 3  # kernels that are named
 ALLOWED = {
@@ -25,6 +28,8 @@ ALLOWED = {
     "bfloat16": 5e-2,
 }  # of the difference to the first way of torch
 OWN = 5.0  # or so many times the difference between two ways of torch: deep networks with relus amplify roundings
+# Or so many times the difference of torch to itself in float32: its ways round alike, and max pooling passes gradients on to other pixels.
+ROUNDING = 1.2
 
 
 @dataclass
@@ -68,7 +73,7 @@ def prepared_row(
             ready[who] = make()
         except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
             row.failures[who] = measure.failure(error)
-    _compare(ready, row, ALLOWED[place.precision])
+    _compare(ready, row, ALLOWED[place.precision], lambda: _in_float32(network, training, place))
     ours = weft_contestant(network, training, place) if "weft" in ready else None
     if isinstance(ours, WeftInference) and not ours.sensitivity() > ALLOWED[place.precision]:
         row.failures["weft"] = "results that hardly depend on the input agree in any case"
@@ -90,12 +95,12 @@ def _waiting(one: Work) -> Ready:
     return Ready(call, one.values)
 
 
-def _compare(ready: dict[str, Work], row: Row, allowed: float) -> None:
+def _compare(ready: dict[str, Work], row: Row, allowed: float, in_float32: Callable[[], Values]) -> None:
     """Note how far each contestant is from the first; one that is wrong does not count."""
-    shown: dict[str, list[np.ndarray]] = {}
+    shown: dict[str, Values] = {}
     for who in list(ready):
         try:
-            shown[who] = [np.asarray(v, np.float64) for v in ready[who].values()]
+            shown[who] = _values(ready[who])
         except Exception as error:  # as above
             row.failures[who] = measure.failure(error)
             del ready[who]
@@ -103,8 +108,29 @@ def _compare(ready: dict[str, Work], row: Row, allowed: float) -> None:
     row.differences = {who: measure.difference(shown[first], found) for who, found in shown.items()}
     own = max((d for who, d in row.differences.items() if not measure.is_ours(who)), default=0.0)
     for who, difference in row.differences.items():
-        if measure.is_ours(who) and not difference <= max(allowed, OWN * own):
-            row.failures[who] = f"differs from {first} by {difference:.1e}, torch from itself by {own:.1e}"
+        if not measure.is_ours(who) or difference <= max(allowed, OWN * own):
+            continue
+        exact = in_float32()
+        error, rounding = (measure.difference(exact, shown[one]) for one in (who, first))
+        if not error <= ROUNDING * rounding:
+            row.failures[who] = (
+                f"differs from {first} by {difference:.1e}, torch from itself by {own:.1e}, "
+                f"and from float32 by {error:.1e}, torch by {rounding:.1e}"
+            )
+
+
+def _in_float32(network: ZooNetwork, training: bool, place: Place) -> Values:
+    """What torch computes in float32."""
+    exact = replace(place, precision="float32")
+    exact.settle()
+    try:
+        return _values(contestants(network, training, exact, compiled=False)["torch"]())
+    finally:
+        place.settle()
+
+
+def _values(one: Work) -> Values:
+    return [np.asarray(v, np.float64) for v in one.values()]
 
 
 def _as_json(row: Row, network: ZooNetwork) -> dict[str, Any]:

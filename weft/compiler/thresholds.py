@@ -110,7 +110,7 @@ class Thresholds:
     gpu_short_copy: int = _at(1 << 18, 8)  # bytes: copies up to this size share a launch
     gpu_copies: int = _at(32, 2)  # of a launch
     gpu_cut: int = _at(32768, 8)  # elements that a program must walk through for a reduction to be cut into parts
-    gpu_part: int = _at(4096, 4)  # the least elements of such a part
+    gpu_part: int = _at(1024, 4)  # the least elements of such a part
     gpu_scatter_rows: int = _at(128, 128)  # of a tensor, up to which many indices are added to it without sorting
     gpu_scatter_indices: int = _at(2048, 8)  # that are many
     gpu_scatter_bytes: int = _at(16 << 20, 1 << 12)  # of the sums that this takes

@@ -261,7 +261,9 @@ class _Rows:
             phases = [phase.replaced({row: IndexExpr(0, ((self.row, 1),))}, phase.loops) for phase in nest.phases]
             self.parts[call] = [_RowPhase(*part, set()) for phase in phases for part in _without_choices(0, phase)]
             if all(self._is_of_rows(part.phase) for part in self.parts[call]):
-                return not write_kernel("kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS[-1], LEAST, 4)).errors
+                return not write_kernel(
+                    "kernel", ReadyNest((row,), nest.phases, None), LoopTile(ROWS[-1], LEAST, 4)
+                ).errors
         return False
 
     def _is_of_rows(self, phase: ReadyPhase) -> bool:
