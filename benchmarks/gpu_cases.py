@@ -6,7 +6,7 @@ A case is made when its turn comes. In a dry run everything is small: the work i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -378,12 +378,20 @@ def algorithms() -> Iterator[Case]:
     for dtype in ("float32", BF16):
         name = f"{layer.name}, batch {layer.batch}, {dtype}"
         yield Case(ALGORITHMS, name, _algorithms(layer, dtype), flops=layer.flops, allowed=math.inf, dry=True)
+    for kernel in (_size(15, 5), _size(31, 7)):
+        sizes = _size(32, 1), _size(64, 4), _size(56, 8), _size(64, 4)
+        layer = Layer(f"{kernel}x{kernel}, 64 to 64 at 56", *sizes, kernel, padding=kernel // 2)
+        contestants = _algorithms(layer, "float32", ("IMPLICIT_GEMM", "CUDNN", "FFT_TILED"))
+        name = f"{layer.name}, batch {layer.batch}, float32"
+        yield Case(ALGORITHMS, name, contestants, flops=layer.flops, allowed=math.inf, dry=True)
 
 
-def _algorithms(layer: Layer, dtype: str) -> dict[str, Callable[[], Contestant]]:
+def _algorithms(layer: Layer, dtype: str, names: Sequence[str] = ALL_ALGORITHMS) -> dict[str, Callable[[], Contestant]]:
     def made(name: str) -> Contestant:
         pattern = _pattern()
         x, w = (gpu_weft.tensor(pattern[i:], layer.shapes[n], dtype) for i, n in enumerate("xw"))
-        return gpu_weft.function(lambda x, w: weft.conv(x, w, padding=1, algorithm=name), [x, w], lambda y: y[:1])
+        return gpu_weft.function(
+            lambda x, w: weft.conv(x, w, padding=layer.padding, algorithm=name), [x, w], lambda y: y[:1]
+        )
 
-    return {f"weft {name}": partial(made, name) for name in ALL_ALGORITHMS}
+    return {f"weft {name}": partial(made, name) for name in names}

@@ -18,6 +18,7 @@ _TYPES: dict[str, Any] = {
     **{f"{letter}{bits}": np.dtype(f"u{bits // 8}") for letter in "bu" for bits in (8, 16, 32, 64)},
     **{f"s{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+_TF32 = np.uint32(0xFFFFE000)  # the bits of a float32 that matrix units read of it as TF32
 _COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
@@ -38,8 +39,17 @@ def _source(text: str, kind: Any) -> Callable[[Machine], Values]:
     if text.startswith("%"):
         return lambda machine: as_type(machine.registers[text], kind)
     if text.startswith("{"):
-        parts = [_source(part.strip(), f"u{np.dtype(kind).itemsize // 2}") for part in text[1:-1].split(",")]
-        return lambda machine: as_type(np.stack([part(machine) for part in parts], -1).view(f"u{np.dtype(kind).itemsize}")[..., 0], kind)  # fmt: skip
+        size = np.dtype(kind).itemsize
+        names = [part.strip() for part in text[1:-1].split(",")]
+        arbitrary = np.full(
+            1, (1 << 8 * size // 2) - 1, f"u{size // 2}"
+        )  # LLVM packs halves that nothing reads, nor has written
+
+        def packed(machine: Machine) -> Values:
+            halves = [as_type(machine.registers.get(name, arbitrary), f"u{size // 2}") for name in names]
+            return as_type(np.stack(np.broadcast_arrays(*halves), -1).view(f"u{size}")[..., 0], kind)
+
+        return packed
     constant = _constant(text, np.dtype(kind))
     return lambda machine: constant
 
@@ -87,6 +97,8 @@ def decode(opcode: str, guard: str | None, operands: list[str]) -> Operation:
             whole = np.broadcast_to(values, machine.active.shape)
             halves = np.ascontiguousarray(whole).view(f"u{whole.dtype.itemsize // len(names)}")
             for i, one in enumerate(names):
+                if one == "_":
+                    continue
                 machine.write(one, np.ascontiguousarray(halves.reshape(-1, len(names))[:, i]), threads)
         else:
             machine.write(target, values, threads)
@@ -104,7 +116,7 @@ def _computation(name: str, parts: list[str]) -> tuple[Callable[..., Values], li
         return lambda a, b, chosen: np.where(chosen, a, b), [kind, kind, np.bool_]
     if name == "setp":
         return _comparison(parts[0], _TYPES[text])
-    if text in ("f16x2", "bf16x2"):
+    if text in ("f16x2", "bf16x2", "s16x2", "u16x2"):
         half, kinds = _computation(name, [*parts[:-1], text.removesuffix("x2")])
         return lambda *values: _by_halves(half, kinds[0], values), [np.dtype("u4")] * len(kinds)
     kind = np.dtype(_TYPES[text])
@@ -228,6 +240,9 @@ def _conversion(parts: list[str]) -> tuple[Callable[..., Values], list[Any]]:
             return (bits[0] << np.uint32(16)) | bits[1]
 
         return packed, [source, source]
+    if to == "tf32":  # to the nearest number with 10 bits behind the point, of two the one away from zero
+        assert "rna" in parts, parts
+        return lambda a: (as_type(a, np.uint32) + np.uint32(1 << 12)) & _TF32, [source]
     target = np.dtype(_TYPES[to])
 
     def converted(a: Values) -> Values:
@@ -362,11 +377,12 @@ _GROUP, _WITHIN = np.arange(WARP) // 4, np.arange(WARP) % 4
 
 
 def _product(parts: list[str], operands: list[str], guard: str | None) -> Operation:
-    """D = A B + C of a warp: 16 x 16 times 16 x 8."""
+    """D = A B + C of a warp: 16 x 16 times 16 x 8, of TF32 16 x 8 times 8 x 8."""
     assert guard is None
-    assert parts[2] == "m16n8k16", parts
+    of_tf32 = parts[-2] == "tf32"
+    assert parts[2] == ("m16n8k8" if of_tf32 else "m16n8k16"), parts
     assert parts[-1] == "f32", parts
-    kind = np.dtype(_TYPES[parts[-2]])
+    kind = np.dtype(np.float32 if of_tf32 else _TYPES[parts[-2]])
     d, a, b, c = ([n.strip() for n in one.strip("{} ").split(",")] for one in operands)
     sources = [[_source(n, np.uint32) for n in one] for one in (a, b)]
     sums = [_source(n, np.float32) for n in c]
@@ -375,17 +391,31 @@ def _product(parts: list[str], operands: list[str], guard: str | None) -> Operat
         whole = np.ascontiguousarray(np.broadcast_to(source(machine), machine.active.shape))
         return whole.view(kind).reshape(-1, WARP, 2).astype(np.float32)
 
-    def run(machine: Machine) -> None:
-        machine.whole_warps()
-        warps = machine.active.size // WARP
-        left, right = np.empty((warps, 16, 16), np.float32), np.empty((warps, 16, 8), np.float32)
+    def singles(machine: Machine, source: Callable[[Machine], Values]) -> Values:
+        whole = np.broadcast_to(source(machine), machine.active.shape) & _TF32
+        return whole.view(kind).reshape(-1, WARP)
+
+    def factors(machine: Machine) -> tuple[Values, Values]:
+        warps, depth = machine.active.size // WARP, 8 if of_tf32 else 16
+        left, right = np.empty((warps, 16, depth), np.float32), np.empty((warps, depth, 8), np.float32)
         for i, source in enumerate(sources[0]):
-            row, column = _GROUP + 8 * (i % 2), 2 * _WITHIN + 8 * (i // 2)
-            held = pairs(machine, source)
+            row = _GROUP + 8 * (i % 2)
+            if of_tf32:
+                left[:, row, _WITHIN + 4 * (i // 2)] = singles(machine, source)
+                continue
+            column, held = 2 * _WITHIN + 8 * (i // 2), pairs(machine, source)
             left[:, row, column], left[:, row, column + 1] = held[..., 0], held[..., 1]
         for i, source in enumerate(sources[1]):
+            if of_tf32:
+                right[:, _WITHIN + 4 * i, _GROUP] = singles(machine, source)
+                continue
             row, held = 2 * _WITHIN + 8 * i, pairs(machine, source)
             right[:, row, _GROUP], right[:, row + 1, _GROUP] = held[..., 0], held[..., 1]
+        return left, right
+
+    def run(machine: Machine) -> None:
+        machine.whole_warps()
+        left, right = factors(machine)
         product = left.astype(np.float64) @ right.astype(np.float64)
         for i, name in enumerate(d):
             found = product[:, _GROUP + 8 * (i // 2), 2 * _WITHIN + i % 2].reshape(-1)

@@ -1,4 +1,4 @@
-"""Compiles the teaching kernels for GPUs (see triton_build.py), on a machine that needs none: `python teaching_build.py`."""
+"""Compiles the teaching kernels, and those of convolutions by FFT, for GPUs (see triton_build.py), on a machine that needs none: `python teaching_build.py`."""
 
 import numpy as np
 
@@ -11,6 +11,12 @@ from weft.options import CompileOptions
 
 A = np.zeros((100, 90), weft.bfloat16.numpy)
 IMAGES, FILTER = np.zeros((2, 6, 12, 10), np.float32), np.zeros((8, 6, 3, 3), np.float32)
+LARGE, LINES, LINE = (np.zeros(s, np.float32) for s in ((8, 6, 5, 5), (2, 6, 1, 30), (8, 6, 1, 25)))
+
+
+def filter_gradient(x, w):
+    y, back = weft.vjp(lambda w: weft.conv(x, w, algorithm="FFT"), w)
+    return back(y)[0]
 
 
 def sources(f, *arrays, matmul_algorithm="fastest"):
@@ -26,6 +32,9 @@ def main() -> None:
         found += sources(lambda a: weft.relu(a @ a.mT), A, matmul_algorithm=name)
     found += sources(lambda x, w: weft.relu(weft.conv(x, w, padding=1, algorithm="GEMM")), IMAGES, FILTER)
     found += sources(lambda x, w: weft.conv(x, w, stride=2, algorithm="DIRECT"), IMAGES, FILTER)
+    found += sources(lambda x, w: weft.relu(weft.conv(x, w, algorithm="FFT_TILED")), IMAGES, LARGE)
+    found += sources(lambda x, w: weft.conv(x, w, algorithm="FFT"), LINES, LINE)
+    found += sources(filter_gradient, LINES, LINE)
     for source in found:
         for capability in generations():
             assert build(source, capability).code

@@ -16,12 +16,12 @@ from test_conv_plans import DIRECTIONS, FFT, check, conv_shape, element_strides,
 from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv.choice import decide
 from weft.compiler.cpu.engine import Loaded, object_code
-from weft.compiler.cpu.fft import LEAST_TAPS, SIZES, filter_gradient_plan, plan
-from weft.compiler.cpu.fft.spectra import FftWindow
+from weft.compiler.cpu.fft import filter_gradient_plan, plan
 from weft.compiler.cpu.fft.transforms import complex_transform, real_inverse, real_transform
 from weft.compiler.cpu.ir_builder import F64, PTR, Code, Value, new_module
 from weft.compiler.cpu.target import TARGETS, CpuTarget, host
 from weft.compiler.ir.conv_shape import ConvShape
+from weft.compiler.ir.fft_tiling import LEAST_TAPS, SIZES, FftTiling, FftWindow
 from weft.compiler.thresholds import LOWERED, thresholds
 from weft.options import CompileOptions
 
@@ -118,7 +118,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Windows of one size, whatever is fastest: many tiles, and few functions to compile."""
     every = plan.tilings
 
-    def fixed(name: str, *given: Any) -> list[plan.FftTiling]:
+    def fixed(name: str, *given: Any) -> list[FftTiling]:
         return [t for t in every(name, *given) if t.window == FftWindow(10, 12)] or every(name, *given)
 
     for module in (plan, filter_gradient_plan):

@@ -99,7 +99,8 @@ ALGORITHMS = (
     "FFT_TILED",
     "LOOPS",
 )
-GPU_ALGORITHMS = ("IMPLICIT_GEMM", "DEPTHWISE", "CUDNN", "GEMM", "DIRECT", "LOOPS")  # those that GPUs have
+# Those that GPUs have.
+GPU_ALGORITHMS = ("IMPLICIT_GEMM", "DEPTHWISE", "CUDNN", "GEMM", "FFT", "FFT_TILED", "DIRECT", "LOOPS")
 PRODUCT_ALGORITHMS = ("TRITON", "CUBLASLT", "TILED", "NAIVE")  # of a matrix product on GPUs
 
 

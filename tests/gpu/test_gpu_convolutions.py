@@ -58,6 +58,25 @@ def test_convolutions_of_whole_tiles(case: cases.Case, dtype: str) -> None:
     cases.check([case], dtype)
 
 
+# Filters that reach over one window and over several, with groups, with dilation, and of one row.
+LARGE = [
+    ((2, 16, 40, 36), (24, 16, 7, 7), {"padding": 3}),
+    ((3, 33, 21, 17), (65, 33, 5, 5), {"padding": ((2, 1), (0, 4))}),
+    ((2, 12, 30, 28), (8, 6, 5, 6), {"groups": 2, "dilation": (3, 1), "padding": 4}),
+    ((2, 8, 3, 90), (16, 8, 1, 31), {"padding": ((0, 0), (15, 15))}),
+    ((1, 64, 56, 56), (64, 64, 31, 31), {"padding": 15}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("algorithm", "case"), [*(("FFT", case) for case in LARGE[:3]), *(("FFT_TILED", case) for case in LARGE)], ids=str
+)
+def test_convolutions_by_transforms(algorithm: str, case: cases.Case, dtype: str) -> None:
+    with weft.algorithms(algorithm):
+        cases.check([case], dtype)
+
+
 PRODUCTS = [(128, 256, 64), (127, 255, 65), (1, 4096, 10), (1024, 33, 17), (300, 784, 128), (10, 5000, 7)]
 
 

@@ -1,6 +1,6 @@
 """The algorithm of a product or convolution on a GPU: what the user prefers, what is possible, and what was measured.
 
-Algorithms of convolutions are IMPLICIT_GEMM (our kernel), DEPTHWISE (ours for depthwise convolutions), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
+Algorithms of convolutions are IMPLICIT_GEMM (our kernel), DEPTHWISE (ours for depthwise convolutions), CUDNN, GEMM, FFT, FFT_TILED, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
 products TRITON (our kernel), CUBLASLT, TILED and NAIVE; of attention TRITON and CUDNN, the faster one. As on CPUs, an algorithm that cannot compute a case is not an error: another
 one does, and the note of the choice says so. Our kernel needs workspace only when it splits long sums, so some algorithm fits
 every limit. All are deterministic.
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from ...errors import RunError
 from ...graph.node import Node
 from ...options import CompileOptions
+from ...records import dataclass
+from ..ir.fft_tiling import NAMES as FFT_NAMES
 from ..ir.kernel import Kernel
 from ..ir.plan import Plan, PlanPhase
 from ..ir.program import operand_names, result_nodes
@@ -34,12 +37,11 @@ from .contraction import (
 )
 from .depthwise import copied_taps, is_depthwise, write_depthwise, write_taps
 from .few_rows import is_of_few_rows, write_few_rows
+from .fft import plans as fft
 from .grouped import write_grouped
-from .kernel_utils import scratch_offsets
+from .kernel_utils import COUNTABLE, scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
-
-COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 
 def choose(
@@ -54,7 +56,7 @@ def choose(
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
     if limit is None and prefer != PREFER_FASTEST:
-        plan = _by_name(prefer, kernel, judge, tf32)
+        plan = _by_name(prefer, kernel, _Asked(judge, tf32, constants))
         if isinstance(plan, Plan):
             return ConvChoice(replace(plan, hidden=hidden))
         note = f"{prefer} {plan}"
@@ -117,8 +119,7 @@ def _depthwise_plan(kernel: Kernel, kept: bool = False) -> Plan:
     copied = frozenset(("packed" if kept else "work",))
     copy = PlanPhase("taps", (), frozenset((second,)), copied)
     main = PlanPhase("depthwise", ("epilogue",), (_operands(kernel) - {second}) | copied, _result(kernel))
-    plan = _plan("DEPTHWISE", kernel, copy, main)
-    return replace(plan, packed=sum(map(nbytes, kept_tensors(kernel, plan))))
+    return _plan("DEPTHWISE", kernel, copy, main)
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
@@ -139,8 +140,7 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     reads = _operands(kernel).union(*(phase.writes for phase in before))
     if wanted.direct:
         library = PlanPhase("library", ("epilogue", *how), reads, _result(kernel))
-        plan = _plan(wanted.library, kernel, *before, library)
-        return replace(plan, packed=sum(map(nbytes, kept_tensors(kernel, plan))))
+        return _plan(wanted.library, kernel, *before, library)
     after = PlanPhase("after", ("epilogue", *how), work, _result(kernel))
     return _plan(wanted.library, kernel, *before, PlanPhase("library", how, reads, work), after)
 
@@ -176,7 +176,8 @@ def _in_one(name: str, symbol: str, kernel: Kernel, *arguments: str | int) -> Pl
 def _plan(name: str, kernel: Kernel, *phases: PlanPhase) -> Plan:
     plan = Plan(name, phases, 0, operations(kernel))
     scratch_tensors = plan_scratch_offsets(kernel, plan)
-    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in scratch_tensors.items()), default=0))
+    workspace = max((begin + nbytes(node) for node, begin in scratch_tensors.items()), default=0)
+    return replace(plan, workspace=workspace, packed=sum(map(nbytes, kept_tensors(kernel, plan))))
 
 
 def _own_name(kernel: Kernel) -> str:
@@ -194,13 +195,23 @@ def _result(kernel: Kernel) -> frozenset[str]:
 # --- by name: a plan, or why there is none ------------------------------------------------------------------------------------------
 
 
-def _by_name(name: str, kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
+@dataclass(frozen=True)
+class _Asked:
+    """What a plan depends on besides the kernel."""
+
+    judge: Judge | None
+    tf32: bool
+    constants: Collection[Node]
+
+
+def _by_name(name: str, kernel: Kernel, asked: _Asked) -> Plan | str:
     ways = _PRODUCTS if _is_product(kernel) else _CONVOLUTIONS
-    return ways[name](kernel, judge, tf32) if name in ways else "does not exist on GPUs"
+    return ways[name](kernel, asked) if name in ways else "does not exist on GPUs"
 
 
-def _by_library(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
-    for wanted in claims(kernel, tf32=tf32) if judge is not None else ():
+def _by_library(kernel: Kernel, asked: _Asked) -> Plan | str:
+    judge = asked.judge
+    for wanted in claims(kernel, tf32=asked.tf32) if judge is not None else ():
         if judge is not None and judge(kernel, replace(wanted, by_name=True)):
             return library_plan(kernel, wanted)
     return "has no kernel for it, or is not installed"
@@ -216,25 +227,31 @@ def _by_channels(kernel: Kernel) -> Plan | str:
     return _depthwise_plan(kernel) if is_depthwise(kernel) else "is for depthwise convolutions and their data gradients"
 
 
-def _by_patches(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
+def _by_transforms(name: str, kernel: Kernel, asked: _Asked) -> Plan | str:
+    phases = fft.phases(name, kernel, asked.tf32, kernel.views[1].base in asked.constants)
+    return phases if isinstance(phases, str) else _plan(name, kernel, *phases)
+
+
+def _by_patches(kernel: Kernel, tf32: bool) -> Plan | str:
     if teaching.patches(kernel).shape[0] > COUNTABLE:
         return "has more patches than can be counted"
     return _gemm_plan(kernel, tf32)
 
 
-_Way = Callable[[Kernel, Judge | None, bool], Plan | str]
+_Way = Callable[[Kernel, _Asked], Plan | str]
 _PRODUCTS: dict[str, _Way] = {
-    "TRITON": lambda kernel, judge, tf32: own_plan(kernel, tf32=tf32),
+    "TRITON": lambda kernel, asked: own_plan(kernel, tf32=asked.tf32),
     "CUBLASLT": _by_library,
-    "TILED": lambda kernel, judge, tf32: _by_squares(kernel),
-    "NAIVE": lambda kernel, judge, tf32: _in_one("NAIVE", "naive", kernel),
+    "TILED": lambda kernel, asked: _by_squares(kernel),
+    "NAIVE": lambda kernel, asked: _in_one("NAIVE", "naive", kernel),
 }
 _CONVOLUTIONS: dict[str, _Way] = {
-    "IMPLICIT_GEMM": lambda kernel, judge, tf32: _contraction_plan(kernel, tf32=tf32),
-    "DEPTHWISE": lambda kernel, judge, tf32: _by_channels(kernel),
+    "IMPLICIT_GEMM": lambda kernel, asked: _contraction_plan(kernel, tf32=asked.tf32),
+    "DEPTHWISE": lambda kernel, asked: _by_channels(kernel),
     "CUDNN": _by_library,
-    "GEMM": _by_patches,
-    "DIRECT": lambda kernel, judge, tf32: _in_one("DIRECT", "naive", kernel),
+    "GEMM": lambda kernel, asked: _by_patches(kernel, asked.tf32),
+    "DIRECT": lambda kernel, asked: _in_one("DIRECT", "naive", kernel),
+    **{name: partial(_by_transforms, name) for name in FFT_NAMES},
 }
 
 
@@ -245,6 +262,8 @@ def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     """The source of one phase of a plan; None for library calls."""
     if is_attention(anchor_of(kernel)):
         return attention.write(kernel, phase)
+    if phase.symbol in fft.SYMBOLS:
+        return fft.write(kernel, phase)
     return _WRITERS[phase.symbol](kernel, phase)
 
 
@@ -268,14 +287,18 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
             scratch_tensors.append(workspace(kernel, _parts(phase)))
         elif phase.symbol == "library":
             scratch_tensors += claimed(kernel, phase).scratch_tensors
-    return scratch_offsets(scratch_tensors)
+    return scratch_offsets([*scratch_tensors, *fft.spectra(kernel, plan, "work")])
 
 
 def kept_tensors(kernel: Kernel, plan: Plan) -> list[Node]:
-    """The tensors of a plan that are kept from run to run: the copy of a bias, or of depthwise weights, that is a constant."""
+    """The tensors of a plan that are kept from run to run: the copy of a bias or of depthwise weights, or the spectra of a filter, that is a constant."""
     copies = [copied_taps(kernel) for phase in plan.phases if phase.symbol == "taps" and "packed" in phase.writes]
     claims = [claimed(kernel, phase) for phase in plan.phases if phase.symbol == "bias"]
-    return [*copies, *(claim.bias_copy for claim in claims if claim.kept and claim.bias_copy is not None)]
+    return [
+        *copies,
+        *fft.spectra(kernel, plan, "packed"),
+        *(claim.bias_copy for claim in claims if claim.kept and claim.bias_copy is not None),
+    ]
 
 
 def claimed(kernel: Kernel, phase: PlanPhase) -> Claim:

@@ -51,6 +51,19 @@ def smallest(x, i, y, j):
     take = take & (j >= 0)
     return tl.where(take, y, x), tl.where(take, j, i)
 """,
+    # Of number / size turns: the nearest quarter is exact, the rest is at most an eighth.
+    "cosine_and_sine": """
+@triton.jit
+def cosine_and_sine(number, size: tl.constexpr):
+    quarter = (4 * number + size // 2) // size
+    x = (4 * number - quarter * size).to(tl.float32) * (1.5707963267948966 / size)
+    y = x * x
+    cosine = 1.0 + y * (-1 / 2 + y * (1 / 24 + y * (-1 / 720 + y * (1 / 40320 - y * (1 / 3628800)))))
+    sine = x + x * y * (-1 / 6 + y * (1 / 120 + y * (-1 / 5040 + y * (1 / 362880))))
+    swaps = quarter % 2 == 1
+    a, b = tl.where(swaps, sine, cosine), tl.where(swaps, cosine, sine)
+    return tl.where((quarter + 1) & 2 != 0, -a, a), tl.where(quarter & 2 != 0, -b, b)
+""",
     # Word i % 4 of block offset + i // 4 (Philox 4x32-10).
     "philox": """
 @triton.jit

@@ -13,6 +13,7 @@ from ..ir.kernel import View, is_contiguous
 from ..ir.storage import ALIGN, nbytes
 from .source import KernelWriter, decomposed
 
+COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
 
 

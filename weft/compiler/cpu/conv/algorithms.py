@@ -16,8 +16,9 @@ from __future__ import annotations
 from math import prod
 
 from ...ir.conv_shape import ConvShape, Direction
+from ...ir.fft_tiling import LEAST_TAPS, fft_applies
+from ...ir.fft_tiling import NAMES as FFT_NAMES
 from ...ir.plan import Plan
-from ..fft import LEAST_TAPS
 from ..fft import filter_gradient_plan as fft_gradient
 from ..fft import plan as fft
 from ..target import CpuTarget, current_target
@@ -101,8 +102,8 @@ def filter_gradient(
     found = filter_plans(shape, threads, target, turned)
     if gradient_applies(shape, target):
         found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
-    if fft_gradient.gradient_applies(shape):
-        found |= _present({name: fft_gradient.gradient_plan(name, shape, target) for name in fft.NAMES})
+    if fft_applies(shape):
+        found |= _present({name: fft_gradient.gradient_plan(name, shape, target) for name in FFT_NAMES})
     return found
 
 
@@ -127,7 +128,7 @@ def packing(
         return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(
             sweep, target, size
         )
-    if algorithm in fft.NAMES:
+    if algorithm in FFT_NAMES:
         phase = fft.filter_phase(algorithm, sweep, target, "w_packed")
         return Plan("pack", (phase,), 0, 0), fft.packed_size(algorithm, sweep, target)
     return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
@@ -167,13 +168,13 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
     if direction == "filter_gradient":
         if plan.name in SIZES:
             return gradient_cost(shape, SIZES[plan.name], threads, target)
-        if plan.name in fft.NAMES:
+        if plan.name in FFT_NAMES:
             return fft_gradient.gradient_cost(plan.name, shape, "f32", target)
         return filter_cost(plan.name, shape, target) * _plain_cost("IMPLICIT_GEMM", plan, shape, target, packed)
-    if plan.name not in (*SIZES, *fft.NAMES):
+    if plan.name not in (*SIZES, *FFT_NAMES):
         return _far(shape, target) * _plain_cost(plan.name, plan, shape, target, packed)
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
-    if plan.name in fft.NAMES:
+    if plan.name in FFT_NAMES:
         return fft.fft_cost(plan.name, sweep, target, packed)
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
 
@@ -207,7 +208,7 @@ def _sweeps(
     if applies(sweep, target):
         found |= {name: winograd_plan(name, sweep, threads, target, names, packed) for name in SIZES}
     if fft.applies(sweep):
-        found |= _present({name: fft.fft_plan(name, sweep, target, names, packed) for name in fft.NAMES})
+        found |= _present({name: fft.fft_plan(name, sweep, target, names, packed) for name in FFT_NAMES})
     return found
 
 

@@ -19,6 +19,7 @@ from ....graph.node import Node
 from ....knobs import ALGORITHMS, GPU_ALGORITHMS
 from ....options import CompileOptions
 from ...ir.conv_shape import ConvShape, Direction, described
+from ...ir.fft_tiling import NEEDS as FFT_NEEDS
 from ...ir.plan import Plan
 from ...planning.algorithms import (
     LOOPS,
@@ -32,18 +33,15 @@ from ...planning.algorithms import (
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
 from .. import conv
-from ..fft import LEAST_TAPS, SIZES
 from ..target import CpuTarget, current_target
 
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
-_FFT_NEEDS = f"a filter of {LEAST_TAPS} taps or more in two dimensions, stride 1, groups of more than one channel"
 NEEDS = {
     "GEMM": "one group",
     "IMPLICIT_GEMM": "groups of more than one channel",
     "IMPLICIT_PRECOMP_GEMM": "one group",
     "CUDNN": "an NVIDIA GPU",
-    "FFT": f"{_FFT_NEEDS}, and an image of at most {SIZES[-1]} pixels including the filter's reach",
-    "FFT_TILED": f"{_FFT_NEEDS}, which reaches over fewer than {SIZES[-1]} pixels",
+    **FFT_NEEDS,
     **dict.fromkeys(
         WINOGRAD,
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",

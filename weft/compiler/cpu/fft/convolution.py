@@ -16,11 +16,12 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.fft_tiling import FftWindow
 from ..conv.function_builder import Signature, all_of, below, call_epilogue, copy, fill, numbers, split
 from ..ir_builder import I8, Code, Value, constant
 from ..library import library
 from ..target import current_target
-from .spectra import ELEMENTS, FftWindow, SpectraEmitter
+from .spectra import ELEMENTS, SpectraEmitter, scratch_elements
 
 TILES = (
     "first",
@@ -73,7 +74,7 @@ class FftEmitter:
         self.code, self.a = signature.begin(symbol)
         self.spectra = SpectraEmitter(self.code.module, self.window, kind, current_target())
         self.lanes, self.kind = self.spectra.lanes, self.spectra.kind
-        self.scratch = numbers(self.code, self.window.scratch(self.lanes), self.element)
+        self.scratch = numbers(self.code, scratch_elements(self.window, self.lanes), self.element)
         self.line = self.spectra.line_of(self.code, self.scratch)
 
     def copy_pixels(self, count: Value, some: Value, source: Pixels, target: Pixels) -> None:
@@ -165,7 +166,7 @@ def _make_filter(symbol: str) -> ir.Module:
     writer = FftEmitter(symbol, FILTER)
     code, a = writer.code, writer.a
     # Rows and pixels without taps stay zeros.
-    writer.fill(writer.scratch, code.i64(writer.window.scratch(writer.lanes)))
+    writer.fill(writer.scratch, code.i64(scratch_elements(writer.window, writer.lanes)))
     blocks, vectors = code.sdiv(code.plus(a.outputs, a.width, -1), a.width), code.sdiv(a.width, code.i64(writer.lanes))
     first, last = code.share(code.mul(code.mul(a.groups, blocks), code.mul(a.inputs, vectors)), a.tid, a.threads)
     with code.loop(first, last) as unit:

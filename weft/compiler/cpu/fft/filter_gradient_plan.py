@@ -7,14 +7,13 @@ from math import prod
 
 from ....records import dataclass
 from ...ir.conv_shape import ConvShape
+from ...ir.fft_tiling import FftTiling, filter_spans
 from ...ir.plan import Plan
 from ..conv.filter_gradient_plan import ending
 from ..conv.shape import whole_lines
 from ..target import CpuTarget
-from . import LEAST_TAPS
 from .filter_gradient import TAPS
 from .plan import (
-    FftTiling,
     filter_cycles,
     image_phase,
     in_multiply_adds,
@@ -28,17 +27,6 @@ from .products import SUMS, ComplexTile, best_tile
 from .spectra import APART, BITS
 
 
-def gradient_applies(shape: ConvShape) -> bool:
-    """As for sweeps: 25 taps or more in two dimensions, no stride, groups of more than one channel."""
-    two = len(shape.kernel) == 2 and shape.stride == (1, 1) and prod(shape.kernel) >= LEAST_TAPS
-    return two and shape.channels * shape.filters > shape.groups**2
-
-
-def _spans(shape: ConvShape) -> tuple[int, int]:
-    y, x = ((k - 1) * d for k, d in zip(shape.kernel, shape.dilation, strict=True))
-    return y, x
-
-
 def _out(shape: ConvShape) -> tuple[int, int]:
     y, x = shape.out
     return y, x
@@ -47,7 +35,7 @@ def _out(shape: ConvShape) -> tuple[int, int]:
 @lru_cache(256)
 def best_tiling(name: str, shape: ConvShape, kind: str, target: CpuTarget) -> FftTiling | None:
     """The fastest tiling by the estimate, the same for any number of threads."""
-    found = tilings(name, _spans(shape), _out(shape), target, kind)
+    found = tilings(name, filter_spans(shape), _out(shape), target, kind)
     return min(found, key=lambda one: _cycles(shape, one, kind, target), default=None)
 
 

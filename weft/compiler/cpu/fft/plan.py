@@ -7,32 +7,18 @@ from functools import lru_cache
 from math import ceil, log2
 
 from ....records import dataclass
+from ...ir.fft_tiling import LEAST_TAPS, FftTiling, FftWindow, fft_tilings
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..conv.shape import ConvAxis, Sweep, whole_lines
 from ..conv.sweep_plan import SweepOperands
 from ..target import CpuTarget
-from . import LEAST_TAPS, SIZES
 from .convolution import FILTER, IMAGE, RESULT
 from .products import PRODUCT, ComplexTile, best_tile
-from .spectra import APART, BITS, FftWindow
+from .spectra import APART, BITS, scratch_elements
 
-NAMES = ("FFT", "FFT_TILED")
 _STACK, _STACKS = 1 << 19, {"wasm32": 1 << 15}  # bytes of scratch memory on the stack, at most
 _STRIP = 4  # vectors of channels that are transformed back before the epilogue is called
-
-
-@dataclass(frozen=True)
-class FftTiling:
-    """Tiles of `y` x `x` results, and the windows that they are computed from."""
-
-    window: FftWindow
-    y: int
-    x: int
-
-    def count(self, out: tuple[int, int]) -> tuple[int, int]:
-        """The tiles of an image."""
-        return -(-out[0] // self.y), -(-out[1] // self.x)
 
 
 def applies(sweep: Sweep) -> bool:
@@ -49,17 +35,10 @@ def reach(axis: ConvAxis) -> int:
 
 
 def tilings(name: str, spans: tuple[int, int], out: tuple[int, int], target: CpuTarget, kind: str) -> list[FftTiling]:
-    """The tilings of an algorithm: for FFT the smallest windows that give whole images, if there are any; for FFT_TILED the smaller ones
-    as well. `spans`: pixels that a result depends on, along each axis, beside the first."""
-    axes = []
-    for span, size in zip(spans, out, strict=True):
-        possible = [n for n in ((1,) if span == 0 else ()) + SIZES if n > span]
-        whole = next((n for n in possible if n >= span + size), None)
-        some = [n for n in possible if whole is None or n <= whole] if name == "FFT_TILED" else [whole]
-        axes.append([(n, min(n - span, size)) for n in some if n is not None])
-    found = [FftTiling(FftWindow(ny, nx), y, x) for ny, y in axes[0] for nx, x in axes[1]]
-    stack = _STACKS.get(target.arch, _STACK)
-    return [one for one in found if one.window.scratch(target.lanes(BITS[kind])) * BITS[kind] // 8 <= stack]
+    """The tilings of an algorithm whose windows fit on the stack."""
+    stack, lanes = _STACKS.get(target.arch, _STACK), target.lanes(BITS[kind])
+    every = fft_tilings(name, spans, out)
+    return [one for one in every if scratch_elements(one.window, lanes) * BITS[kind] // 8 <= stack]
 
 
 # Cycles measured on AVX-512; other CPUs are assumed to be similar. Of a pixel of a transform: so many for each halving of the window, less

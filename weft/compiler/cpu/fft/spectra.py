@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ....records import dataclass
+from ...ir.fft_tiling import FftWindow
 from ..ir_builder import F32, F64, I64, PTR, Code, Int, Value, constant, vector
 from ..target import CpuTarget
 from .transforms import Complex, complex_transform, real_inverse, real_transform
@@ -23,46 +23,9 @@ ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64}
 BITS = {"f32": 32, "f64": 64}
 
 
-@dataclass(frozen=True)
-class FftWindow:
-    """The pixels of a transform along y and x: sizes of `transforms.SIZES`, or 1."""
-
-    y: int
-    x: int
-
-    @classmethod
-    def named(cls, text: str) -> FftWindow:
-        """From NYxNX, as in the names of functions."""
-        return cls(*map(int, text.split("x")))
-
-    def __str__(self) -> str:
-        return f"{self.y}x{self.x}"
-
-    @property
-    def pixels(self) -> int:
-        return self.y * self.x
-
-    @property
-    def columns(self) -> int:
-        """Columns of the spectrum of real rows."""
-        return self.x // 2 + 1
-
-    @property
-    def half(self) -> int:
-        """Points of the spectrum of a real column."""
-        return self.y // 2 + 1
-
-    @property
-    def real_columns(self) -> tuple[int, ...]:
-        return (0,) if self.x == 1 else (0, self.x // 2)
-
-    @property
-    def points(self) -> int:
-        return len(self.real_columns) * self.half + (self.columns - len(self.real_columns)) * self.y
-
-    def scratch(self, lanes: int) -> int:
-        """The elements of scratch memory: the buffer between rows and columns, and one line of pixels."""
-        return (2 * self.columns * self.y + self.x) * lanes
+def scratch_elements(window: FftWindow, lanes: int) -> int:
+    """The scratch memory of a transform: the buffer between rows and columns, and one line of pixels."""
+    return (2 * window.columns * window.y + window.x) * lanes
 
 
 class SpectraEmitter:
