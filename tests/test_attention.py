@@ -53,23 +53,29 @@ def attended(w: dict[str, np.ndarray], path: str, x: np.ndarray, context: np.nda
     heads, key_heads = options.get("heads", HEADS), options.get("key_heads", options.get("heads", HEADS))
     mask = np.broadcast_to(options.get("mask", True), (len(x), heads, x.shape[1], context.shape[1]))
     q, k, v = (linear(w, path + name, t) for name, t in (("query", x), ("key", context), ("value", context)))
-    width, ahead = x.shape[2] // heads, context.shape[1] - x.shape[1]
-    joined = np.zeros(x.shape)
+    width, values = k.shape[2] // key_heads, v.shape[2] // key_heads
+    lengths = options.get("key_lengths", [context.shape[1]] * len(x))
+    joined = np.zeros((*x.shape[:2], heads * values))
     for b, h, i in np.ndindex(len(x), heads, x.shape[1]):
         own, shared = slice(h * width, (h + 1) * width), h // (heads // key_heads)
         theirs = slice(shared * width, (shared + 1) * width)
+        position = i if context is x or options.get("causal") == "upper_left" else i + lengths[b] - x.shape[1]
         scores = np.full(context.shape[1], -np.inf)
-        for j in range(context.shape[1]):
+        for j in range(lengths[b]):
             a, c, added = q[b, i, own], k[b, j, theirs], mask[b, h, i, j]
-            if added is np.False_ or added == -np.inf or (options.get("causal") and j > i + ahead):
+            if added is np.False_ or added == -np.inf or (options.get("causal") and j > position):
+                continue
+            if j <= position - options.get("window", np.inf):
                 continue
             if options.get("rotary"):
-                a, c = turned(a, i + ahead), turned(c, j)
+                a, c = turned(a, position), turned(c, j)
             scores[j] = a @ c / math.sqrt(width) + (0.0 if mask.dtype == bool else added)
-            scores[j] -= alibi_slopes(heads)[h] * abs(i + ahead - j) if options.get("alibi") else 0.0
+            scores[j] -= alibi_slopes(heads)[h] * abs(position - j) if options.get("alibi") else 0.0
         if np.isfinite(scores).any():
             weights = np.exp(scores - scores.max())
-            joined[b, i, own] = weights / weights.sum() @ v[b, :, theirs]
+            joined[b, i, h * values : (h + 1) * values] = (
+                weights / weights.sum() @ v[b, :, shared * values : (shared + 1) * values]
+            )
     return linear(w, path + "output", joined)
 
 
@@ -110,11 +116,31 @@ CASES: dict[str, dict[str, Any]] = {
     "added": {"mask": ADDED, "context": True},
     "added, causal": {"mask": ADDED[..., :TIME], "causal": True},
     "added, alibi": {"mask": ADDED, "context": True, "alibi": True},
+    "rotary, upper left": {"rotary": True, "causal": "upper_left", "context": True},
+    "lengths": {"key_lengths": [3, 1]},
+    "lengths, causal": {"key_lengths": [2, 3], "causal": True},
+    "lengths, alibi, window": {"key_lengths": [1, 3], "alibi": True, "window": 2},
+    "lengths, rotary": {"key_lengths": [1, 3], "rotary": True, "causal": True},
+    "lengths of a context": {"key_lengths": [4, 2], "context": True},
+    "lengths, causal, context": {"key_lengths": [5, 2], "context": True, "causal": True},
+    "lengths, alibi, window, context": {"key_lengths": [4, 2], "context": True, "alibi": True, "window": 2},
+    "lengths, rotary, context": {"key_lengths": [4, 1], "context": True, "rotary": True},
+    "lengths, upper left": {"key_lengths": [4, 1], "context": True, "rotary": True, "causal": "upper_left"},
+    "lengths, mask": {"key_lengths": [4, 2], "context": True, "mask": LOOSE},
+    "no keys": {"key_lengths": [0, 5], "context": True},
+    "wide heads": {"head_size": 6},
+    "narrow values": {"value_size": 1, "context": True, "key_heads": 2},
+    "own sizes": {"head_size": 4, "value_size": 7, "key_heads": 2, "rotary": True, "causal": True},
+    "all, own sizes": {
+        "mask": SELF, "causal": True, "alibi": True, "rotary": True, "key_heads": 2, "bias": False, "head_size": 6, "value_size": 3,
+        "key_lengths": [3, 2], "window": 2,
+    },
     "all": {
         "mask": SELF, "causal": True, "alibi": True, "rotary": True, "key_heads": 2, "bias": False
     },
 }  # fmt: skip
-CALLS = ("context", "mask", "causal")
+CALLS = ("context", "mask", "causal", "key_lengths")
+OWN_SIZES = ("bias", "context", "head_size", "value_size")  # the formula reads them from weights
 
 
 def four_axes(mask: np.ndarray) -> np.ndarray:
@@ -136,8 +162,9 @@ def test_attention(name: str) -> None:
             None if context is None else weft.asarray(context),
             mask=mask,
             causal=case.get("causal", False),
+            key_lengths=case.get("key_lengths"),
         )
-        options = {n: four_axes(v) if n == "mask" else v for n, v in case.items() if n not in ("context", "bias")}
+        options = {n: four_axes(v) if n == "mask" else v for n, v in case.items() if n not in OWN_SIZES}
         close(found.numpy(), attended(values_of(module), "", x, x if context is None else context, **options), float64)
 
 
@@ -349,7 +376,7 @@ def gradients_agree(module: Any, call: Any, inputs: list[np.ndarray]) -> None:
     assert checks_run() - before == 4
 
 
-@pytest.mark.parametrize("name", ["all", "added", "mask of lengths", "rotary, causal, context"])
+@pytest.mark.parametrize("name", ["all", "all, own sizes", "added", "mask of lengths", "rotary, causal, context"])
 def test_gradients_of_attention(name: str) -> None:
     case = CASES[name]
     with knobs.set(device="reference"):
@@ -358,7 +385,27 @@ def test_gradients_of_attention(name: str) -> None:
         )
         mask = weft.asarray(case["mask"]) if "mask" in case else None
         inputs = [randoms(BATCH, TIME, FEATURES)] + [randoms(BATCH, KEYS, FEATURES, seed=1)] * ("context" in case)
-        gradients_agree(module, lambda *xs: module(*xs, mask=mask, causal=case.get("causal", False)), inputs)
+        call = {"mask": mask, "causal": case.get("causal", False), "key_lengths": case.get("key_lengths")}
+        gradients_agree(module, lambda *xs: module(*xs, **call), inputs)
+
+
+@pytest.mark.parametrize("name", ["own sizes", "lengths, causal", "lengths, rotary, context", "all, own sizes"])
+def test_compiled_attention(name: str) -> None:
+    """The kernels, and the product of joined weights, in layers with sizes of their own and lengths that are inputs."""
+    case = CASES[name]
+    settings = {n: v for n, v in case.items() if n not in CALLS}
+    module = nn.MultiHeadAttention(FEATURES, HEADS, **settings)
+    values = {n: randoms(*t.shape, seed=i) for i, (n, t) in enumerate(module.named_tensors().items())}
+    module.load(values)
+    x = randoms(BATCH, TIME, FEATURES).astype(np.float32)
+    context = randoms(BATCH, KEYS, FEATURES, seed=2).astype(np.float32) if "context" in case else x
+    given = () if context is x else (context,)
+    options = {n: four_axes(v) if n == "mask" else v for n, v in case.items() if n not in OWN_SIZES}
+    expected = attended(values, "", x, context, **options)
+    call = {"mask": weft.asarray(case["mask"]) if "mask" in case else None, "causal": case.get("causal", False)}
+    lengths = np.asarray(case.get("key_lengths", [len(context[0])] * BATCH))
+    found = weft.jit(lambda lengths, *xs: module(*xs, key_lengths=lengths, **call))(lengths, x, *given)
+    close(found.numpy(), expected, float32, slack=8.0)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -462,7 +509,31 @@ def test_the_cost_of_attention_is_known() -> None:
 ERRORS = [
     (
         lambda: nn.MultiHeadAttention(8, 3),
-        "[MultiHeadAttention] features that are a multiple of the 3 heads are required, got 8.",
+        "[MultiHeadAttention] features that are a multiple of the 3 heads are required, got 8. Give head_size",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2, head_size=0),
+        "[MultiHeadAttention] the number of features of a head must be an int of 1 or more, got 0.",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2, value_size=1.5),
+        "[MultiHeadAttention] the number of values of a head must be an int of 1 or more, got 1.5.",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2, head_size=5, rotary=True),
+        "[MultiHeadAttention] rotary positions turn pairs: heads of even width are required, got 5.",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2)(weft.ones((4, 3, 8)), key_lengths=[3, 2]),
+        "[MultiHeadAttention] key_lengths of shape (4,) and a signed integer dtype are required, got int64 (2,).",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2)(weft.ones((2, 3, 8)), key_lengths=[3.0, 2.0]),
+        "[MultiHeadAttention] key_lengths of shape (2,) and a signed integer dtype are required, got float32 (2,).",
+    ),
+    (
+        lambda: nn.MultiHeadAttention(8, 2)(weft.ones((2, 3, 8)), causal="left"),
+        "[MultiHeadAttention] causal must be a bool, 'upper_left' or 'lower_right', got 'left'.",
     ),
     (
         lambda: nn.MultiHeadAttention(8, 4, key_heads=3),

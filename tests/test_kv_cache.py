@@ -121,6 +121,16 @@ def test_a_block_without_a_network() -> None:
     np.testing.assert_allclose(found, block(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_values_of_another_size_than_keys() -> None:
+    layer = nn.MultiHeadAttention(8, 4, key_heads=2, head_size=6, value_size=3, rotary=True, window=3).eval()
+    x = weft.asarray(np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32))
+    cache = nn.KVCache([layer], 2, 6)
+    assert cache.nbytes == 2 * 2 * 6 * (6 + 3) * 4
+    parts = [layer(x[:, :4], cache=cache.begin(4)), *(layer(x[:, i : i + 1], cache=cache.advance()) for i in (4, 5))]
+    found = np.concatenate([part.numpy() for part in parts], axis=1)
+    np.testing.assert_allclose(found, layer(x, causal=True).numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """A fake one, which runs the kernels under Triton's interpreter: the same tokens, a recorded graph a step, and one wait for several."""
     pytest.importorskip("triton")
@@ -184,7 +194,13 @@ def test_errors() -> None:
         model(np.zeros((1, 9), np.int32), cache=cache.begin(9))
     with pytest.raises(UserError, match="one token of 1 examples are required, got 2 of 1"):
         model(np.zeros((1, 2), np.int32), cache=cache.advance())
-    with pytest.raises(UserError, match="a cache is for causal self-attention, without a mask or a context"):
+    with pytest.raises(
+        UserError, match="a cache is for causal self-attention, without a mask, key lengths or a context"
+    ):
         other(x, mask=weft.ones((3, 3), dtype="bool"), cache=nn.KVCache([other], 1, 8).begin(3))
+    with pytest.raises(
+        UserError, match="a cache is for causal self-attention, without a mask, key lengths or a context"
+    ):
+        other(x, key_lengths=[2], cache=nn.KVCache([other], 1, 8).begin(3))
     with pytest.raises(UserError, match="positions must be 'learned', 'rotary' or 'alibi', got 'none'"):
         zoo.gpt(5, positions="none")

@@ -309,6 +309,19 @@ def test_the_parameters_of_a_batch_norm_are_written() -> None:
         assert {found.names[name] for name in copy.named_parameters()} == set(model.named_parameters())
 
 
+def test_the_sizes_of_attention_are_written() -> None:
+    layers = [
+        nn.MultiHeadAttention(8, 2), nn.MultiHeadAttention(8, 4, key_heads=2, head_size=6, value_size=3, bias=False),
+        nn.TransformerBlock(8, 2, window=3, rotary=True),
+    ]  # fmt: skip
+    found = network_as_text(nn.Sequential(*layers, nn.Flatten(), nn.Linear(40, 2)), (5, 8), 2)
+    assert "- attention: 2\n" in found.text
+    assert "- attention: {heads: 4, key_heads: 2, head_size: 6, value_size: 3, bias: false}" in found.text
+    assert "- transformer_block: {heads: 2, rotary: true, window: 3}" in found.text
+    copy = network_from_text(found.text, (5, 8), 2)
+    assert copy.named_tensors()["layers.1.output.weight"].shape == (8, 12)
+
+
 def test_a_run_keeps_the_text_of_its_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "input: [1, 8, 8]\nlayers:\n  - flatten\n  - linear: {out: 16, activation: relu}\n  - linear: classes\n"

@@ -208,6 +208,32 @@ def test_exported_attention_comes_back_as_one_op(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded(x).numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rotary", [False, True])
+def test_a_layer_with_sizes_of_its_own_is_saved_and_exported(rotary: bool, tmp_path: Path) -> None:
+    """As a program and as ONNX, with the lengths of the sequences as an input."""
+    layer = nn.MultiHeadAttention(6, 4, key_heads=2, head_size=4, value_size=3, rotary=rotary).eval()
+    rng, lengths = np.random.default_rng(0), np.array([3, 5], np.int64)
+    x, context = (rng.normal(size=(2, n, 6)).astype(np.float32) for n in (4, 5))
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            self.attention = layer
+
+        def forward(self, x: Any, context: Any, lengths: Any) -> Any:
+            return self.attention(x, context, causal=True, key_lengths=lengths)
+
+    given = x, context, lengths
+    wanted = Padded()(*map(weft.asarray, given)).numpy()
+    weft.save(tmp_path / "a.weft", Padded().eval(), tuple(map(weft.asarray, given)), dynamic=False)
+    weft.onnx.save(tmp_path / "a.onnx", Padded().eval(), tuple(map(weft.asarray, given)))
+    for name in ("a.weft", "a.onnx"):
+        found = weft.load(tmp_path / name)(*map(weft.asarray, given)).numpy()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    model = onnx.load(tmp_path / "a.onnx")
+    (found,) = ReferenceEvaluator(model).run(None, dict(zip([i.name for i in model.graph.input], given, strict=True)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def imported(
     spelling: Spelling, shapes: dict[str, tuple[int, ...]], folder: Path
 ) -> tuple[Any, list[np.ndarray], np.ndarray]:

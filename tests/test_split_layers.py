@@ -35,6 +35,21 @@ class Language(nn.Module):
         return self.head(self.norm(y))
 
 
+class Padded(nn.Module):
+    """Attention with sizes of its own to sequences of different lengths."""
+
+    def __init__(self, dropout=0.0):
+        self.tokens = nn.Embedding(13, 6)
+        self.attention = nn.MultiHeadAttention(
+            6, 8, key_heads=4, head_size=2, value_size=3, rotary=True, dropout=dropout
+        )
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        lengths = weft.asarray(np.array([5, 2, 4, 3])[: x.shape[0]])
+        return self.head(self.attention(self.tokens(x), causal=True, key_lengths=lengths))
+
+
 def mlp():
     return nn.Sequential(
         nn.Linear(4, 8, activation="tanh"), nn.Dropout(0.25), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, CLASSES)
@@ -87,6 +102,7 @@ CASES = {  # the network, its input, the plan
     "residual by output map": (residual, (4, 4, 12, 5), convolutions("output")),
     "columns by output": (columns, (4, 4, 6, 8), {"layers.0": "output"}),
     "transformer": (Language, (4, 5), {"tokens": "vocabulary", "blocks.*": "heads", "head": "output"}),
+    "padded attention with dropout": (lambda: Padded(dropout=0.25), (4, 5), {"attention": "heads"}),
     "transformer with dropout": (lambda: Language(dropout=0.25), (4, 5), {"blocks.*": "heads"}),
 }
 
@@ -187,7 +203,9 @@ def close(got, wanted, tolerance):
 
 
 # Each split of each layer is in one of them or compiled.
-FOUR_RANKS = ["mlp by output and input", "lenet by input map", "residual by batch", "residual by output map"]
+FOUR_RANKS = [
+    "mlp by output and input", "lenet by input map", "residual by batch", "residual by output map", "padded attention with dropout",
+]  # fmt: skip
 TWO_RANKS = ["mlp mixed", "lenet by region", "residual by region", "columns by output", "transformer"]
 
 

@@ -6,25 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, bool_
+from ..dtypes import bool_, int32
 from ..errors import UserError
-from ..ops.attention import Causal, attention
+from ..ops.attention import Alignment, Causal, attention
 from ..ops.convert import asarray
-from ..ops.creation import zeros
+from ..ops.creation import arange, zeros
+from ..ops.elementwise import astype
+from ..ops.math import clip
 from ..ops.movement import expand_dims, reshape, transpose
+from ..records import dataclass
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .checks import check_channels, check_count, check_rate
-from .kv_cache import CachePass
+from .kv_cache import CachePass, CacheRow
 from .linear import Linear
 from .module import Module
 from .positions import alibi_slopes, rotary_at
 from .positions import rotary as rotated
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which keys a query attends to."""
+
+    mask: Any
+    causal: bool
+    align: Alignment
+    key_lengths: Tensor | None
+
+
 class MultiHeadAttention(Module):
     """softmax(Q K^T / sqrt(width)) V for each head; the heads are concatenated and projected   (Vaswani et al. 2017)
 
-    Q = x W_query^T, K = context W_key^T, V = context W_value^T, each split into heads of width features / heads.
+    Q = x W_query^T, K = context W_key^T, V = context W_value^T, each split into heads of width `head_size` (features / heads by default),
+    those of V of width `value_size` (`head_size` by default). The output projection maps heads * value_size features to `features`.
     With fewer key heads, several heads share keys and values (grouped-query attention, Ainslie et al. 2023). With a window, a query
     attends to this many keys up to its own position. The weights of all queries and keys are never stored.
 
@@ -39,6 +53,8 @@ class MultiHeadAttention(Module):
         heads: int,
         *,
         key_heads: int | None = None,
+        head_size: int | None = None,
+        value_size: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         rotary: bool = False,
@@ -48,14 +64,16 @@ class MultiHeadAttention(Module):
         name = "MultiHeadAttention"
         self.features, self.heads = check_count(name, "features", features), check_count(name, "heads", heads)
         self.key_heads = self.heads if key_heads is None else check_count(name, "key heads", key_heads)
-        _check_shares(self.features, self.heads, self.key_heads, rotary)
+        self.head_size = _head_size(self.features, self.heads, head_size)
+        self.value_size = self.head_size if value_size is None else check_count(name, "values of a head", value_size)
+        _check_shares(self.heads, self.key_heads, self.head_size, rotary)
         self.dropout, self.rotary, self.alibi = check_rate(name, dropout), bool(rotary), bool(alibi)
         self.window = None if window is None else check_count(name, "keys of a window", window)
-        shared = self.features // self.heads * self.key_heads
-        self.query = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
-        self.key = Linear(self.features, shared, bias=bias, init="glorot_uniform")
-        self.value = Linear(self.features, shared, bias=bias, init="glorot_uniform")
-        self.output = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
+        widths = self.heads * self.head_size, self.key_heads * self.head_size, self.key_heads * self.value_size
+        self.query, self.key, self.value = (
+            Linear(self.features, width, bias=bias, init="glorot_uniform") for width in widths
+        )
+        self.output = Linear(self.heads * self.value_size, self.features, bias=bias, init="glorot_uniform")
 
     def forward(
         self,
@@ -64,14 +82,16 @@ class MultiHeadAttention(Module):
         *,
         mask: Any = None,
         causal: Causal = False,
+        key_lengths: Any = None,
         cache: CachePass | None = None,
     ) -> Tensor:
         """(batch, time, features), from x of that shape, which attends to the context (batch, keys, features) or to x itself.
 
         A bool mask selects the positions to attend to, a float mask is added to the scores: (queries, keys),
-        (batch, queries, keys) or (batch, heads, queries, keys), where sizes of 1 broadcast. For sequences of different
-        lengths: mask = (weft.arange(keys) < lengths[:, None])[:, None]. With `causal`, a query attends only to earlier
-        positions, with the last query aligned to the last key (or the first to the first: causal="upper_left").
+        (batch, queries, keys) or (batch, heads, queries, keys), where sizes of 1 broadcast. With `causal`, a query attends only
+        to earlier positions, with the last query aligned to the last key (or the first to the first: causal="upper_left").
+        `key_lengths` (batch,) says how many keys of each example count, where shorter sequences are padded at their end; the last
+        query is then aligned to the last key that counts. Positions of self-attention stay those of the sequence.
         With a pass of a `KVCache`, x are the next tokens: they attend to what is in the cache, and to themselves causally.
         """
         x = _sequences(x, self.features)
@@ -81,26 +101,33 @@ class MultiHeadAttention(Module):
         q = _split_heads(self.query(x), self.heads)
         k, v = _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
         if cache is not None:
-            y = self._attend_cached(q, k, v, cache, mask is not None or context is not x)
+            y = self._attend_cached(q, k, v, cache, not (mask is key_lengths is None and context is x))
         else:
-            q, k = _apply_rotary(q, k) if self.rotary else (q, k)
-            y = self._attend(q, k, v, mask, causal)
+            lengths = None if key_lengths is None else _key_lengths(key_lengths, x.shape[0])
+            align = _alignment(causal, lengths is not None and context is x)
+            q, k = _apply_rotary(q, k, align, lengths) if self.rotary else (q, k)
+            y = self._attend(q, k, v, Selection(mask, bool(causal), align, lengths))
         joined: Tensor = self.output(reshape(y, (*x.shape[:2], y.shape[2] * y.shape[3])))
         return joined
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
-        """The result of each head: (batch, time, heads, features)."""
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, which: Selection) -> Tensor:
+        """The result of each head: (batch, time, heads, values)."""
         rate = self.dropout if self.training else 0.0
         if rate == 1.0:
-            return zeros(q.shape, dtype=q.dtype)
-        given = expand_mask(mask, q, k)
+            return zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype)
+        return self._weighted(q, k, v, which, rate)
+
+    def _weighted(self, q: Tensor, k: Tensor, v: Tensor, which: Selection, dropout: float = 0.0) -> Tensor:
         return attention(
-            q, k, v, mask=given, causal=causal, window=self.window, slopes=self._slopes(), dropout=rate
+            q, k, v, mask=expand_mask(which.mask, q, k), causal=which.causal, align=which.align, window=self.window,
+            key_lengths=which.key_lengths, slopes=self._slopes(), dropout=dropout,
         )[0]  # fmt: skip
 
     def _attend_cached(self, q: Tensor, k: Tensor, v: Tensor, cache: CachePass, more: bool) -> Tensor:
         if more:
-            raise UserError("MultiHeadAttention", "a cache is for causal self-attention, without a mask or a context.")
+            raise UserError(
+                "MultiHeadAttention", "a cache is for causal self-attention, without a mask, key lengths or a context."
+            )
         if self.rotary:
             positions = cache.positions(q.shape[1])
             q, k = (rotary_at(x, positions, cache.cache.capacity) for x in (q, k))
@@ -110,9 +137,9 @@ class MultiHeadAttention(Module):
             slopes=self._slopes(),
         )[0]  # fmt: skip
 
-    def cache_row(self) -> tuple[int, int, DType]:
-        """Key heads, features of a head, and their dtype: what a `KVCache` holds for each token."""
-        return self.key_heads, self.features // self.heads, self.key.weight.dtype
+    def cache_row(self) -> CacheRow:
+        """What a `KVCache` holds for each token."""
+        return CacheRow(self.key_heads, self.head_size, self.value_size, self.key.weight.dtype)
 
     def _slopes(self) -> Tensor | None:
         return slopes_of(self.heads) if self.alibi else None
@@ -123,15 +150,23 @@ def slopes_of(heads: int) -> Tensor:
     return asarray(np.asarray(alibi_slopes(heads), np.float32))
 
 
-def _check_shares(features: int, heads: int, key_heads: int, rotary: bool) -> None:
-    name = "MultiHeadAttention"
+def _head_size(features: int, heads: int, given: int | None) -> int:
+    if given is not None:
+        return check_count("MultiHeadAttention", "features of a head", given)
     if features % heads:
-        raise UserError(name, f"features that are a multiple of the {heads} heads are required, got {features}.")
+        raise UserError(
+            "MultiHeadAttention",
+            f"features that are a multiple of the {heads} heads are required, got {features}. Give head_size for other widths.",
+        )
+    return features // heads
+
+
+def _check_shares(heads: int, key_heads: int, head_size: int, rotary: bool) -> None:
+    name = "MultiHeadAttention"
     if heads % key_heads:
         raise UserError(name, f"heads that are a multiple of the {key_heads} key heads are required, got {heads}.")
-    if rotary and features // heads % 2:
-        width = features // heads
-        raise UserError(name, f"rotary positions turn pairs: heads of even width are required, got {width}.")
+    if rotary and head_size % 2:
+        raise UserError(name, f"rotary positions turn pairs: heads of even width are required, got {head_size}.")
 
 
 def _sequences(x: ArrayLike, features: int) -> Tensor:
@@ -147,12 +182,35 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return reshape(x, (batch, time, heads, features // heads))
 
 
-def _apply_rotary(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply rotary positions, with the last query aligned to the last key."""
-    ahead = k.shape[1] - q.shape[1]
-    starts = max(0, ahead), max(0, -ahead)
-    first, second = (transpose(rotated(transpose(x, 1, 2), start=n), 1, 2) for x, n in zip((q, k), starts, strict=True))
-    return first, second
+def _key_lengths(given: Any, batch: int) -> Tensor:
+    lengths = as_tensor(given)
+    if lengths.shape != (batch,) or lengths.dtype.kind != "int":
+        raise UserError(
+            "MultiHeadAttention",
+            f"key_lengths of shape ({batch},) and a signed integer dtype are required, got {lengths.dtype.name} {lengths.shape}.",
+        )
+    return lengths
+
+
+def _alignment(causal: Causal, is_padded_itself: bool) -> Alignment:
+    """Queries and keys of self-attention are the same positions, however many of the keys count."""
+    if causal not in (False, True, "upper_left", "lower_right"):
+        raise UserError("MultiHeadAttention", f"causal must be a bool, 'upper_left' or 'lower_right', got {causal!r}.")
+    return "upper_left" if is_padded_itself or causal == "upper_left" else "lower_right"
+
+
+def _apply_rotary(q: Tensor, k: Tensor, align: Alignment, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Apply rotary positions, aligned as the mask is. Only differences of positions count, so all may be shifted to 0 or more."""
+    queries, keys = q.shape[1], k.shape[1]
+    if lengths is not None and align == "lower_right":
+        places = expand_dims(clip(astype(lengths, int32), 0, keys), axis=1) + arange(queries, dtype=int32)
+        return rotary_at(q, places, queries + keys), _rotated_from(k, queries)
+    ahead = keys - queries if align == "lower_right" else 0
+    return _rotated_from(q, max(0, ahead)), _rotated_from(k, max(0, -ahead))
+
+
+def _rotated_from(x: Tensor, start: int) -> Tensor:
+    return transpose(rotated(transpose(x, 1, 2), start=start), 1, 2)
 
 
 def expand_mask(mask: Any, q: Tensor, k: Tensor) -> Tensor | None:

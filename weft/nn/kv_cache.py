@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..dtypes import DType, int32
 from ..errors import UserError
@@ -26,18 +26,30 @@ from ..tracing.context import outside
 from .checks import check_count
 
 
+class CacheRow(NamedTuple):
+    """What a layer stores for each token."""
+
+    key_heads: int
+    head_size: int  # of keys
+    value_size: int
+    dtype: DType
+
+
 class CachedLayer(Hashable, Protocol):
     """An attention layer as a cache sees it."""
 
-    def cache_row(self) -> tuple[int, int, DType]:
-        """Key heads, features of a head, and their dtype."""
-        ...
+    def cache_row(self) -> CacheRow: ...
 
 
 @dataclass
 class _LayerCache:
-    keys: Tensor  # (batch, key heads, capacity, width): what a head reads is contiguous
+    keys: Tensor  # (batch, key heads, capacity, head size): what a head reads is contiguous
     values: Tensor
+
+    @property
+    def row(self) -> CacheRow:
+        """What it holds for each token."""
+        return CacheRow(self.keys.shape[1], self.keys.shape[3], self.values.shape[3], self.keys.dtype)
 
 
 class KVCache:
@@ -57,13 +69,13 @@ class KVCache:
         self.batch = check_count("KVCache", "examples", batch)
         self.capacity = check_count("KVCache", "rows", capacity)
         with outside():
-            self.layers = {layer: self._made(*layer.cache_row()) for layer in layers}
+            self.layers = {layer: self._made(layer.cache_row()) for layer in layers}
             self.length = _state((), int32)
             self.padding = _state((self.batch,), int32) if padded else None
 
-    def _made(self, heads: int, width: int, dtype: DType) -> _LayerCache:
-        shape = (self.batch, heads, self.capacity, width)
-        return _LayerCache(_state(shape, dtype), _state(shape, dtype))
+    def _made(self, row: CacheRow) -> _LayerCache:
+        shape = (self.batch, row.key_heads, self.capacity)
+        return _LayerCache(_state((*shape, row.head_size), row.dtype), _state((*shape, row.value_size), row.dtype))
 
     @property
     def nbytes(self) -> int:
@@ -73,8 +85,7 @@ class KVCache:
     def fits(self, layers: Collection[Any]) -> bool:
         """Whether its layers are among these, with the sizes and dtypes that it was made for."""
         found = set(layers)
-        rows = {layer: (*kept.keys.shape[1::2], kept.keys.dtype) for layer, kept in self.layers.items()}
-        return all(layer in found and layer.cache_row() == row for layer, row in rows.items())
+        return all(layer in found and layer.cache_row() == kept.row for layer, kept in self.layers.items())
 
     def begin(self, length: Any, padding: Any = None) -> CachePass:
         """A pass that fills an empty cache with this many tokens, an int or a scalar tensor. Tokens beyond are overwritten later.

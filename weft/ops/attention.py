@@ -37,7 +37,8 @@ from .movement import permute_dims, reshape, same_dtype, stack
 from .reduce import sum
 
 MOST_FEATURES = 256  # of a head that kernels keep on the chip
-Causal = bool | Literal["upper_left", "lower_right"]
+Alignment = Literal["upper_left", "lower_right"]
+Causal = bool | Alignment
 
 
 # --- the ops --------------------------------------------------------------------------------------------------------------------------
@@ -323,6 +324,7 @@ def attention(
     *,
     mask: Tensor | None = None,
     causal: Causal = False,
+    align: Alignment | None = None,
     window: int | tuple[int, int] | None = None,
     scale: float | None = None,
     key_lengths: Tensor | None = None,
@@ -330,7 +332,10 @@ def attention(
     dropout: float = 0.0,
     generator: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """(output, log-sum-exp) of q, k and v in the layout (batch, time, heads, features); see `dot_product_attention` for the options."""
+    """(output, log-sum-exp) of q, k and v in the layout (batch, time, heads, features); see `dot_product_attention` for the options.
+
+    `align` is the alignment of queries to keys where it does not follow from `causal`.
+    """
     inputs: dict[str, Tensor] = {}
     if mask is not None:
         inputs["mask" if mask.dtype is bool_ else "bias"] = mask
@@ -344,7 +349,7 @@ def attention(
     left, right = _window(window)
     if causal:
         right = 0
-    align = causal if isinstance(causal, str) else "lower_right"
+    align = align or (causal if isinstance(causal, str) else "lower_right")
     scale = 1.0 / math.sqrt(max(1, q.shape[3])) if scale is None else float(scale)
     options = AttentionOptions(left, right, align, scale, float(dropout), tuple(inputs))
     if not all((*q.shape, *k.shape[:3])):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError
 from ...mesh import mesh as meshes
-from ...nn.attention import MultiHeadAttention, expand_mask, slopes_of
+from ...nn.attention import MultiHeadAttention, Selection, slopes_of
 from ...nn.module import Module
-from ...ops.attention import Causal, attention
+from ...ops.attention import Causal
 from ...ops.collective import replicate
 from ...ops.creation import eye
 from ...ops.elementwise import where
@@ -44,15 +45,22 @@ class AttentionByHeads(SplitLayer):
         self.output = _by_input(self.output, self._place)
 
     def forward(
-        self, x: Any, context: Any = None, *, mask: Any = None, causal: Causal = False, cache: Any = None
+        self,
+        x: Any,
+        context: Any = None,
+        *,
+        mask: Any = None,
+        causal: Causal = False,
+        key_lengths: Any = None,
+        cache: Any = None,
     ) -> Tensor:
         """As MultiHeadAttention, without a cache."""
         if cache is not None:
             raise UserError("split", "attention that is split by heads has no key-value cache.")
         axis = self._place.axis
         mine = _HeadsOfProcess(self, axis)
-        others = None if context is None else replicate(as_tensor(context), axis)
-        return mine.forward(replicate(as_tensor(x), axis), others, mask=mask, causal=causal)
+        others = None if context is None or context is x else replicate(as_tensor(context), axis)
+        return mine.forward(replicate(as_tensor(x), axis), others, mask=mask, causal=causal, key_lengths=key_lengths)
 
 
 class _HeadsOfProcess(MultiHeadAttention):
@@ -67,19 +75,18 @@ class _HeadsOfProcess(MultiHeadAttention):
         settings |= {"heads": split._layer.heads // ranks, "key_heads": split._layer.key_heads // ranks}  # type: ignore[attr-defined]
         vars(self).update(settings, _axis=axis, _all_heads=split._layer.heads)  # type: ignore[attr-defined]
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
-        if mask is not None and as_tensor(mask).ndim == 4 and as_tensor(mask).shape[1] > 1:
-            mask = own_part(as_tensor(mask), Layout(1, self._all_heads), self._axis)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, which: Selection) -> Tensor:
+        if which.mask is not None and as_tensor(which.mask).ndim == 4 and as_tensor(which.mask).shape[1] > 1:
+            which = replace(which, mask=own_part(as_tensor(which.mask), Layout(1, self._all_heads), self._axis))
         if not self.training or self.dropout == 0.0:
-            return super()._attend(q, k, v, mask, causal)
-        return self._attend_with_dropout(q, k, v, mask, causal)
+            return super()._attend(q, k, v, which)
+        return self._attend_with_dropout(q, k, v, which)
 
-    def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: Causal) -> Tensor:
+    def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, which: Selection) -> Tensor:
         """Attention weights are computed and dropped explicitly, because the op would draw numbers for this process's heads only."""
         batch, keys, heads, _ = v.shape
         one = broadcast_to(reshape(eye(keys, dtype=v.dtype), (1, keys, 1, keys)), (batch, keys, heads, keys))
-        given = expand_mask(mask, q, k)
-        weights, _ = attention(q, k, one, mask=given, causal=causal, window=self.window, slopes=self._slopes())
+        weights = self._weighted(q, k, one, which)
         kept = part_dropout(moveaxis(weights, 2, 1), self.dropout, Layout(1, self._all_heads), self._axis)
         return moveaxis(kept @ repeat(moveaxis(v, 2, 1), self.heads // heads, axis=1), 1, 2)
 

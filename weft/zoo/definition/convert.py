@@ -290,15 +290,25 @@ _GETTERS: dict[tuple[type | None, str], Callable[[Any], Any]] = {
     (nn.PReLU, "count"): lambda m: m.slope.shape[0],
     (nn.PReLU, "start"): lambda m: 0.25,
     (ConvNeXtBlock, "drop_path"): lambda m: m.drop.rate,
-    (nn.TransformerEncoderLayer, "heads"): lambda m: m.attention.heads,
-    (nn.TransformerEncoderLayer, "hidden"): lambda m: _hidden(m),
-    (nn.TransformerEncoderLayer, "activation"): lambda m: m.feed_forward.first.activation,
-    (nn.TransformerEncoderLayer, "key_heads"): lambda m: None if m.attention.key_heads == m.attention.heads else m.attention.key_heads,
-    (nn.TransformerEncoderLayer, "rotary"): lambda m: m.attention.rotary,
-    (nn.TransformerEncoderLayer, "alibi"): lambda m: m.attention.alibi,
-    (nn.TransformerEncoderLayer, "window"): lambda m: m.attention.window,
-    (nn.TransformerEncoderLayer, "eps"): lambda m: m.attention_norm.eps,
+    (nn.MultiHeadAttention, "bias"): lambda m: m.query.bias is not None,
+    (nn.MultiHeadAttention, "key_heads"): lambda m: _key_heads(m),
+    (nn.MultiHeadAttention, "head_size"): lambda m: None if m.head_size * m.heads == m.features else m.head_size,
+    (nn.MultiHeadAttention, "value_size"): lambda m: None if m.value_size == m.head_size else m.value_size,
+    **{(layer, name): getter for layer in (nn.TransformerEncoderLayer, nn.TransformerBlock) for name, getter in {
+        "heads": lambda m: m.attention.heads,
+        "hidden": lambda m: _hidden(m),
+        "activation": lambda m: m.feed_forward.first.activation,
+        "key_heads": lambda m: _key_heads(m.attention),
+        "rotary": lambda m: m.attention.rotary,
+        "alibi": lambda m: m.attention.alibi,
+        "window": lambda m: m.attention.window,
+        "eps": lambda m: m.attention_norm.eps,
+    }.items()},
 }  # fmt: skip
+
+
+def _key_heads(attention: nn.MultiHeadAttention) -> int | None:
+    return None if attention.key_heads == attention.heads else attention.key_heads
 
 
 def _hidden(module: Any) -> int | None:

@@ -131,6 +131,8 @@ _TYPES: dict[str | tuple[str, str], tuple[ValueType, str]] = {
     "hidden": (COUNT, "hidden features"),
     "heads": (count_type(256), "attention heads"),
     "key_heads": (count_type(256), "heads of keys and values; as many as heads if none"),
+    "head_size": (count_type(1 << 14), "features of a query and a key; features / heads if none"),
+    "value_size": (count_type(1 << 14), "features of a value; as many as of a key if none"),
     "layers": (count_type(32), "stacked layers"),
     "bidirectional": (FLAG, "both directions in time"),
     "norm_first": (FLAG, "normalize before attention, not after"),
