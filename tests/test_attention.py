@@ -298,7 +298,8 @@ def layer(
     own = {"heads": 2, **options}
     x = around(w, lambda y: attended(w, "attention.", y, y, **own), "attention_norm", x, norm_first)
     if context is not None:
-        seen = {"heads": 2, "mask": options.get("context_mask", True)}
+        seen = {"heads": 2, "mask": options.get("context_mask", True), "key_heads": options.get("key_heads", 2)}
+        seen |= {"key_lengths": options["context_lengths"]} if "context_lengths" in options else {}
         x = around(w, lambda y: attended(w, "cross_attention.", y, context, **seen), "cross_norm", x, norm_first)
     return around(w, lambda y: fed(w, y, activation), "feed_forward_norm", x, norm_first)
 
@@ -338,10 +339,34 @@ def test_options_of_transformer_layers() -> None:
         assert np.abs(encoder(weft.asarray(x)).numpy() - expected).max() > 1e-3
         later = np.concatenate([x[:, :2], 9.0 * x[:, 2:]], axis=1)
         close(block(weft.asarray(later)).numpy()[:, :2], expected[:, :2], float64)
+        lengths = np.array([3, 2])
+        expected = layer(values_of(block), x, None, True, "gelu", causal=True, key_lengths=lengths, **options)
+        close(block(weft.asarray(x), key_lengths=lengths).numpy(), expected, float64)
+        close(encoder(weft.asarray(x), causal=True, key_lengths=lengths).numpy(), expected, float64)
         decoder = spread(nn.TransformerDecoderLayer(FEATURES, 2))
         both = (decoder(weft.asarray(x), weft.asarray(x), causal=c).numpy() for c in (True, False))
         assert np.abs(next(both) - next(both)).max() > 1e-3
     assert nn.TransformerBlock(4, 2).feed_forward.first.weight.shape == (16, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key_heads": 1, "rotary": True, "window": 2}, {"alibi": True, "key_lengths": [3, 1]}, {"context_lengths": [5, 2]},
+        {"key_heads": 1, "alibi": True, "context_lengths": [1, 4], "norm_first": False},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_decoder_layers(options: dict[str, Any]) -> None:
+    """Positions and windows are those of self-attention; key heads are those of both."""
+    x, context = randoms(BATCH, TIME, FEATURES), randoms(BATCH, KEYS, FEATURES, seed=2)
+    made = {n: v for n, v in options.items() if "lengths" not in n}
+    given = {n: v for n, v in options.items() if "lengths" in n}
+    with knobs.set(device="reference"):
+        decoder = spread(nn.TransformerDecoderLayer(FEATURES, 2, **made))
+        norm_first = made.pop("norm_first", True)
+        expected = layer(values_of(decoder), x, context, norm_first, "gelu", causal=True, **made, **given)
+        close(decoder(weft.asarray(x), weft.asarray(context), **given).numpy(), expected, float64)
 
 
 def test_dropout_in_training_only() -> None:
@@ -592,6 +617,10 @@ ERRORS = [
         "window must be a number of keys, or (left, right), got (1, 2, 3).",
     ),
     (lambda: nn.TransformerEncoderLayer(4, 2, dropout=-0.1), "[TransformerEncoderLayer] a rate in [0, 1) is required"),
+    (
+        lambda: nn.TransformerDecoderLayer(4, 2)(weft.ones((1, 3, 4))),
+        "[TransformerDecoderLayer] a context (batch, keys, features) is required, got None.",
+    ),
     (
         lambda: nn.TransformerDecoderLayer(4, 2, hidden=0),
         "[FeedForward] the number of hidden features must be an int of 1 or more, got 0.",

@@ -131,6 +131,68 @@ def test_values_of_another_size_than_keys() -> None:
     np.testing.assert_allclose(found, layer(x, causal=True).numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Decoder(nn.Module):
+    """Decoder layers that attend to one context."""
+
+    def __init__(self, **options: Any) -> None:
+        self.layers = [nn.TransformerDecoderLayer(8, 4, **options) for _ in range(2)]
+
+    def forward(self, x: Any, context: Any = None, **options: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, context, **options)
+        return x
+
+    def new_cache(self, batch: int, capacity: int, context: int | None) -> nn.KVCache:
+        cross = [layer.cross_attention for layer in self.layers] if context else []
+        return nn.KVCache([layer.attention for layer in self.layers], batch, capacity, cross=cross, context=context)
+
+
+@pytest.mark.parametrize("keeps_context", [True, False])
+@pytest.mark.parametrize(
+    "options", [{"rotary": True, "key_heads": 2}, {"alibi": True, "window": 3}, {"norm_first": False}], ids=str
+)
+def test_a_decoder_with_a_context(options: dict[str, Any], keeps_context: bool) -> None:
+    """Its steps compute what the whole sequence does; keys and values of the context are kept, or computed from it again."""
+    weft.seed(1)
+    model, rng = Decoder(**options).eval(), np.random.default_rng(0)
+    x, context = (rng.normal(size=(2, n, 8)).astype(np.float32) for n in (7, 5))
+    lengths = np.array([5, 3])
+    cache = model.new_cache(2, 8, 5 if keeps_context else None)
+    given = () if keeps_context else (context,)
+    begin = weft.jit(lambda x, c, n: model(x, c, context_lengths=n, cache=cache.begin(x.shape[1])))
+    step = weft.jit(lambda x, n, *c: model(x, *c, context_lengths=n, cache=cache.advance()))
+    for first in (4, 2):  # a second text with the same cache
+        parts = [begin(x[:, :first], context, lengths)]
+        parts += [step(x[:, i : i + 1], lengths, *given) for i in range(first, 7)]
+        found = np.concatenate([part.numpy() for part in parts], axis=1)
+        wanted = model(weft.asarray(x), weft.asarray(context), context_lengths=lengths).numpy()
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+        context = context[:, ::-1].copy()
+        given = () if keeps_context else (context,)
+    kept = 2 * 2 * 2 * (8 + 5 * keeps_context) * 2 * options.get("key_heads", 4)  # layers, keys and values, examples
+    assert cache.nbytes == 4 * kept
+
+
+def test_errors_of_a_context() -> None:
+    layer = nn.TransformerDecoderLayer(8, 2)
+    x, context = weft.ones((1, 3, 8)), weft.ones((1, 5, 8))
+
+    def cache() -> nn.KVCache:
+        return nn.KVCache([layer.attention], 1, 8, cross=[layer.cross_attention], context=5)
+
+    with pytest.raises(UserError, match="layers and rows of a context belong together, got 1 and None"):
+        nn.KVCache([layer.attention], 1, 8, cross=[layer.cross_attention])
+    with pytest.raises(UserError, match="the context of cross-attention is missing in the first pass"):
+        layer(x, cache=cache().begin(3))
+    with pytest.raises(UserError, match="is for the first pass only, which keeps it"):
+        layer(x[:, :1], context, cache=cache().advance())
+    with pytest.raises(UserError, match="1 contexts of 5 rows are required, got 1 of 3"):
+        layer(x, x, cache=cache().begin(3))
+    positions = nn.MultiHeadAttention(8, 2, rotary=True)
+    with pytest.raises(UserError, match="a cache of a context knows no positions"):
+        positions(x, context, cache=nn.KVCache([], 1, 8, cross=[positions], context=5).begin(3))
+
+
 def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """A fake one, which runs the kernels under Triton's interpreter: the same tokens, a recorded graph a step, and one wait for several."""
     pytest.importorskip("triton")

@@ -92,23 +92,41 @@ class MultiHeadAttention(Module):
         to earlier positions, with the last query aligned to the last key (or the first to the first: causal="upper_left").
         `key_lengths` (batch,) says how many keys of each example count, where shorter sequences are padded at their end; the last
         query is then aligned to the last key that counts. Positions of self-attention stay those of the sequence.
-        With a pass of a `KVCache`, x are the next tokens: they attend to what is in the cache, and to themselves causally.
+        With a pass of a `KVCache`, x are the next tokens: they attend to what is in the cache, and to themselves causally. If the
+        cache holds this layer's context, the context is given to the first pass only.
         """
         x = _sequences(x, self.features)
-        context = x if context is None else _sequences(context, self.features)
-        if context.shape[0] != x.shape[0]:
-            raise UserError("MultiHeadAttention", f"one batch is required, got {x.shape} and {context.shape}.")
+        given = x if context is None else _sequences(context, self.features)
+        if given.shape[0] != x.shape[0]:
+            raise UserError("MultiHeadAttention", f"one batch is required, got {x.shape} and {given.shape}.")
         q = _split_heads(self.query(x), self.heads)
-        k, v = _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
-        if cache is not None:
-            y = self._attend_cached(q, k, v, cache, not (mask is key_lengths is None and context is x))
+        lengths = None if key_lengths is None else _key_lengths(key_lengths, x.shape[0])
+        align = _alignment(causal, lengths is not None and given is x)
+        which = Selection(mask, bool(causal), align, lengths)
+        if cache is not None and cache.holds_context_of(self):
+            y = self._attend(q, *self._cached_context(context, cache, which), which)
+        elif cache is not None:
+            y = self._attend_cached(
+                q, *self._projected(x), cache, mask is not None or lengths is not None or given is not x
+            )
         else:
-            lengths = None if key_lengths is None else _key_lengths(key_lengths, x.shape[0])
-            align = _alignment(causal, lengths is not None and context is x)
+            k, v = self._projected(given)
             q, k = _apply_rotary(q, k, align, lengths) if self.rotary else (q, k)
-            y = self._attend(q, k, v, Selection(mask, bool(causal), align, lengths))
+            y = self._attend(q, k, v, which)
         joined: Tensor = self.output(reshape(y, (*x.shape[:2], y.shape[2] * y.shape[3])))
         return joined
+
+    def _projected(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values: (batch, time, key heads, width)."""
+        return _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
+
+    def _cached_context(self, context: Any, cache: CachePass, which: Selection) -> tuple[Tensor, Tensor]:
+        if self.rotary or self.alibi or self.window is not None or which.causal:
+            raise UserError(
+                "MultiHeadAttention",
+                "a cache of a context knows no positions: neither causal nor rotary, alibi or a window are supported.",
+            )
+        return cache.context(self, None if context is None else self._projected(_sequences(context, self.features)))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, which: Selection) -> Tensor:
         """The result of each head: (batch, time, heads, values)."""

@@ -4,6 +4,12 @@
     logits = model(prompts, cache=cache.begin(prompts.shape[1]))     # prefill: all tokens of the prompts at once
     logits = model(tokens, cache=cache.advance())                    # decode: one more token for each example, (batch, 1)
 
+Cross-attention layers keep the keys and values of their context, which the first pass computes and later ones read:
+
+    cache = nn.KVCache([layer.attention], 2, 256, cross=[layer.cross_attention], context=encoded.shape[1])
+    y = layer(x, encoded, cache=cache.begin(x.shape[1]))
+    y = layer(x_next, cache=cache.advance())
+
 The tensors have a fixed size and are state of the compiled function: a step writes one row of each in place, and is compiled once.
 All examples write to the same row. Prompts of different lengths therefore end together, the shorter ones behind padding that nobody
 attends to.
@@ -55,7 +61,8 @@ class _LayerCache:
 class KVCache:
     """Keys and values of attention layers for up to `capacity` tokens of each example, and how many rows are filled.
 
-    With `padded`, the first rows of an example may be padding; how many is given to `begin`.
+    With `padded`, the first rows of an example may be padding; how many is given to `begin`. `cross` are layers that attend to a
+    context of `context` rows.
 
     >>> from weft import zoo
     >>> model = zoo.gpt(65, context=8, features=16, heads=2, layers=1).eval()
@@ -65,27 +72,41 @@ class KVCache:
     (3, (1, 1, 65), 4)
     """
 
-    def __init__(self, layers: Sequence[CachedLayer], batch: int, capacity: int, *, padded: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[CachedLayer],
+        batch: int,
+        capacity: int,
+        *,
+        padded: bool = False,
+        cross: Sequence[CachedLayer] = (),
+        context: int | None = None,
+    ) -> None:
         self.batch = check_count("KVCache", "examples", batch)
         self.capacity = check_count("KVCache", "rows", capacity)
+        if bool(cross) != (context is not None):
+            raise UserError("KVCache", f"layers and rows of a context belong together, got {len(cross)} and {context}.")
+        rows = 0 if context is None else check_count("KVCache", "rows of the context", context)
         with outside():
-            self.layers = {layer: self._made(layer.cache_row()) for layer in layers}
+            self.layers = {layer: self._made(layer.cache_row(), self.capacity) for layer in layers}
+            self.contexts = {layer: self._made(layer.cache_row(), rows) for layer in cross}
             self.length = _state((), int32)
             self.padding = _state((self.batch,), int32) if padded else None
 
-    def _made(self, row: CacheRow) -> _LayerCache:
-        shape = (self.batch, row.key_heads, self.capacity)
+    def _made(self, row: CacheRow, rows: int) -> _LayerCache:
+        shape = (self.batch, row.key_heads, rows)
         return _LayerCache(_state((*shape, row.head_size), row.dtype), _state((*shape, row.value_size), row.dtype))
 
     @property
     def nbytes(self) -> int:
         """The memory of keys and values."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers.values())
+        kept = (*self.layers.values(), *self.contexts.values())
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in kept)
 
     def fits(self, layers: Collection[Any]) -> bool:
         """Whether its layers are among these, with the sizes and dtypes that it was made for."""
-        found = set(layers)
-        return all(layer in found and layer.cache_row() == kept.row for layer, kept in self.layers.items())
+        found, held = set(layers), (*self.layers.items(), *self.contexts.items())
+        return all(layer in found and layer.cache_row() == kept.row for layer, kept in held)
 
     def begin(self, length: Any, padding: Any = None) -> CachePass:
         """A pass that fills an empty cache with this many tokens, an int or a scalar tensor. Tokens beyond are overwritten later.
@@ -134,6 +155,25 @@ class CachePass:
                 held.assign(held.at[:, :, self.filled - 1].set(squeeze(new, axis=1)))
         return (k, v) if self.filled is None else (_heads_first(kept.keys), _heads_first(kept.values))
 
+    def holds_context_of(self, layer: CachedLayer) -> bool:
+        """Whether the cache keeps what this layer computes of its context."""
+        return layer in self.cache.contexts
+
+    def context(self, layer: CachedLayer, made: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the context (batch, rows, key heads, width): the first pass is given them, later ones find them."""
+        kept = self._once(layer, self.cache.contexts)
+        if (made is None) == (self.filled is None):
+            problem = "is missing in the first pass" if made is None else "is for the first pass only, which keeps it"
+            raise UserError("KVCache", f"the context of cross-attention {problem}.")
+        if made is None:
+            return _heads_first(kept.keys), _heads_first(kept.values)
+        for held, new in zip((kept.keys, kept.values), made, strict=True):
+            if _heads_first(new).shape != held.shape:
+                wanted = f"{self.cache.batch} contexts of {held.shape[2]} rows"
+                raise UserError("KVCache", f"{wanted} are required, got {new.shape[0]} of {new.shape[1]}.")
+            held.assign(_heads_first(new))
+        return made
+
     def key_lengths(self) -> Tensor | None:
         """How many rows of each example are filled, (batch,); None if the pass attends to its own tokens only."""
         return None if self.filled is None else broadcast_to(self.filled, (self.cache.batch,))
@@ -145,17 +185,21 @@ class CachePass:
         counts = arange(keys, dtype=int32) >= expand_dims(self.cache.padding, axis=1)
         return reshape(counts, (self.cache.batch, 1, 1, keys))
 
-    def _layer(self, layer: CachedLayer, k: Tensor) -> _LayerCache:
-        where, cache = "KVCache", self.cache
-        if layer not in cache.layers or layer in self._seen:
+    def _once(self, layer: CachedLayer, held: dict[CachedLayer, _LayerCache]) -> _LayerCache:
+        """What is held of a layer that is called for the first time in this pass."""
+        if layer not in held or layer in self._seen:
             problem = "is called twice" if layer in self._seen else "has no place in this cache"
-            raise UserError(where, f"every attention layer is called once with its own cache, but one {problem}.")
+            raise UserError("KVCache", f"every attention layer is called once with its own cache, but one {problem}.")
         self._seen.add(layer)
+        return held[layer]
+
+    def _layer(self, layer: CachedLayer, k: Tensor) -> _LayerCache:
+        cache, kept = self.cache, self._once(layer, self.cache.layers)
         batch, time = k.shape[:2]
         if batch != cache.batch or time > cache.capacity or (self.filled is not None and time != 1):
             wanted = f"up to {cache.capacity} tokens" if self.filled is None else "one token"
-            raise UserError(where, f"{wanted} of {cache.batch} examples are required, got {time} of {batch}.")
-        return cache.layers[layer]
+            raise UserError("KVCache", f"{wanted} of {cache.batch} examples are required, got {time} of {batch}.")
+        return kept
 
 
 def _heads_first(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import UserError
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .activations import Activation
@@ -42,7 +43,7 @@ class TransformerLayer(Module):
 
 
 class SelfAttentionLayer(TransformerLayer):
-    """Self-attention and feed-forward: the base class of TransformerEncoderLayer and TransformerBlock."""
+    """Self-attention and feed-forward: the base class of the layers below."""
 
     def __init__(
         self,
@@ -65,13 +66,11 @@ class SelfAttentionLayer(TransformerLayer):
         )
         self.attention_norm = LayerNorm(features, eps=eps)
 
-    def _through(self, x: ArrayLike, mask: Any, causal: bool, cache: CachePass | None = None) -> Tensor:
-        def attend(y: Tensor) -> Tensor:
-            found: Tensor = self.attention(y, mask=mask, causal=causal, cache=cache)
-            return found
+    def _through(self, x: ArrayLike, **options: Any) -> Tensor:
+        return self._around(self.feed_forward, self.feed_forward_norm, self._attended(x, **options))
 
-        x = self._around(attend, self.attention_norm, as_tensor(x))
-        return self._around(self.feed_forward, self.feed_forward_norm, x)
+    def _attended(self, x: ArrayLike, **options: Any) -> Tensor:
+        return self._around(lambda y: self.attention(y, **options), self.attention_norm, as_tensor(x))
 
 
 class TransformerEncoderLayer(SelfAttentionLayer):
@@ -82,9 +81,9 @@ class TransformerEncoderLayer(SelfAttentionLayer):
     (1, 5, 8)
     """
 
-    def forward(self, x: ArrayLike, *, mask: Any = None, causal: bool = False) -> Tensor:
-        """(batch, time, features), from x of that shape; masks as in MultiHeadAttention."""
-        return self._through(x, mask, causal)
+    def forward(self, x: ArrayLike, *, mask: Any = None, causal: bool = False, key_lengths: Any = None) -> Tensor:
+        """(batch, time, features), from x of that shape; masks and lengths as in MultiHeadAttention."""
+        return self._through(x, mask=mask, causal=causal, key_lengths=key_lengths)
 
 
 class TransformerBlock(SelfAttentionLayer):
@@ -95,13 +94,17 @@ class TransformerBlock(SelfAttentionLayer):
     (1, 5, 8)
     """
 
-    def forward(self, x: ArrayLike, *, mask: Any = None, cache: CachePass | None = None) -> Tensor:
-        """(batch, time, features), from x of that shape; masks and caches as in MultiHeadAttention."""
-        return self._through(x, mask, causal=True, cache=cache)
+    def forward(
+        self, x: ArrayLike, *, mask: Any = None, key_lengths: Any = None, cache: CachePass | None = None
+    ) -> Tensor:
+        """(batch, time, features), from x of that shape; masks, lengths and caches as in MultiHeadAttention."""
+        return self._through(x, mask=mask, causal=True, key_lengths=key_lengths, cache=cache)
 
 
-class TransformerDecoderLayer(TransformerLayer):
+class TransformerDecoderLayer(SelfAttentionLayer):
     """Causal self-attention, cross-attention to the encoder's outputs, and feed-forward.
+
+    Positions and the window are those of self-attention; `key_heads` is for both (Ainslie et al. 2023).
 
     >>> import weft
     >>> TransformerDecoderLayer(8, 2)(weft.ones((1, 5, 8)), weft.ones((1, 7, 8))).shape
@@ -117,19 +120,48 @@ class TransformerDecoderLayer(TransformerLayer):
         activation: Activation = "gelu",
         dropout: float = 0.0,
         norm_first: bool = True,
+        key_heads: int | None = None,
+        rotary: bool = False,
+        alibi: bool = False,
+        window: int | None = None,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(features, hidden, activation, dropout, norm_first)
-        self.attention = MultiHeadAttention(features, heads, dropout=dropout)
-        self.attention_norm = LayerNorm(features)
-        self.cross_attention = MultiHeadAttention(features, heads, dropout=dropout)
-        self.cross_norm = LayerNorm(features)
+        super().__init__(
+            features, heads, hidden=hidden, activation=activation, dropout=dropout, norm_first=norm_first, key_heads=key_heads,
+            rotary=rotary, alibi=alibi, window=window, eps=eps,
+        )  # fmt: skip
+        self.cross_attention = MultiHeadAttention(features, heads, key_heads=key_heads, dropout=dropout)
+        self.cross_norm = LayerNorm(features, eps=eps)
 
     def forward(
-        self, x: ArrayLike, context: ArrayLike, *, mask: Any = None, context_mask: Any = None, causal: bool = True
+        self,
+        x: ArrayLike,
+        context: Any = None,
+        *,
+        mask: Any = None,
+        context_mask: Any = None,
+        causal: bool = True,
+        key_lengths: Any = None,
+        context_lengths: Any = None,
+        cache: CachePass | None = None,
     ) -> Tensor:
-        """(batch, time, features), from x of that shape and the context (batch, keys, features)."""
-        x = self._around(lambda y: self.attention(y, mask=mask, causal=causal), self.attention_norm, as_tensor(x))
-        x = self._around(lambda y: self.cross_attention(y, context, mask=context_mask), self.cross_norm, x)
+        """(batch, time, features), from x of that shape and the context (batch, keys, features).
+
+        `mask` and `key_lengths` are for self-attention, `context_mask` and `context_lengths` for the context. With a pass of a `KVCache`
+        that holds the cross-attention, too, the context is given to the first pass only.
+        """
+        of_context = cache if cache is not None and cache.holds_context_of(self.cross_attention) else None
+        if context is None and of_context is None:
+            raise UserError("TransformerDecoderLayer", "a context (batch, keys, features) is required, got None.")
+
+        def attend(y: Tensor) -> Tensor:
+            found: Tensor = self.cross_attention(
+                y, context, mask=context_mask, key_lengths=context_lengths, cache=of_context
+            )
+            return found
+
+        x = self._attended(x, mask=mask, causal=causal, key_lengths=key_lengths, cache=cache)
+        x = self._around(attend, self.cross_norm, x)
         return self._around(self.feed_forward, self.feed_forward_norm, x)
 
 

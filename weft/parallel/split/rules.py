@@ -9,7 +9,6 @@ from ... import nn
 from ...errors import UserError
 from ...hints import nearest
 from ...nn.module import Module
-from ...nn.transformer import SelfAttentionLayer
 from .attention import AttentionByHeads, FeedForwardByHidden
 from .channels import (
     ConvByInput,
@@ -76,7 +75,7 @@ def _fits(path: str, pattern: str) -> bool:
 
 
 def _parts_to_split(layer: Module, how: str | None) -> list[tuple[Module, str | None]]:
-    if isinstance(layer, SelfAttentionLayer) and how in ("heads", None):
+    if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerBlock) and how in ("heads", None):
         return [(layer.attention, how), (layer.feed_forward, how and "hidden")]
     return [(layer, how)]
 
