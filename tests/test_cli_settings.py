@@ -54,7 +54,7 @@ def test_a_device_is_checked_in_a_process_that_has_used_none(device: str, told: 
 WRONG: dict[str, Sequence[str]] = {
     "data": ("nowhere-at-all",), "validation": ("1", "-0.5", "half"), "fold": ("0/5", "3/2", "1/1", "half"), "size": ("0", "8x8x8", "large"), "resize": ("stretch",),
     "colour": ("green",), "labels": ("words",), "length": ("0", "-1", "x"), "tokenizer": ("words", "bpe", "bpe:256", "bpe:x"), "augment": ("wild",), "flip": ("perhaps",), "workers": ("-1", "many"),
-    "model": ("lenett", "char_lstm"), "hidden": ("0",), "layers": ("0",), "dropout": ("1", "-0.1"), "weights": ("nothing-like-it",),
+    "model": ("lenett", "char_lstm"), "hidden": ("0",), "layers": ("0",), "heads": ("0", "2"), "key_heads": ("0", "2"), "positions": ("sine", "rotary"), "window": ("0", "x", "2"), "dropout": ("1", "-0.1"), "weights": ("nothing-like-it",),
     "freeze": ("-1", "2"), "freeze_layers": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
     "accumulate": ("0",), "parallel": ("modle:2", "data:0", "data:x", "data:2,data:2"), "micro_batches": ("0", "x"), "zero": ("-1", "3", "x"), "local_steps": ("0", "x"), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),
     "weight_decay": ("-1", "nan"), "clip_norm": ("0", "-1"), "loss": ("crossentropy",), "precision": ("float8", "int8"),

@@ -10,7 +10,7 @@ import re
 import tomllib
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -26,8 +26,11 @@ from weft.errors import UserError
 from weft.io import load
 from weft.jobs.evaluation_data import as_learned
 from weft.jobs.prediction.find import find_predictor
+from weft.jobs.settings import SETTINGS
+from weft.jobs.writers import find_writer
 from weft.knobs import knobs
 from weft.report.text_format import counted, listed
+from weft.zoo.gpt import Positions
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,65 @@ def test_an_exported_text_network_writes_the_same_text(
     said("export", "t", "out=t.weft")
     run, program = (said("predict", name, "to be", "length=12")[0] for name in ("t", "t.weft"))
     assert run == program
+
+
+GPT = {"heads": 4, "key_heads": 2, "window": 5}
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_a_gpt_keeps_its_heads_positions_and_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: str
+) -> None:
+    """Whatever is done with the run builds the network that was trained."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
+    words = [f"{name}={value}" for name, value in GPT.items()]
+    said(
+        "train", "t.txt", "model=gpt", "hidden=32", "layers=2", f"positions={positions}", *words, "epochs=1", "length=16", "name=t",
+    )  # fmt: skip
+    writer = find_writer("generate", "t")
+    for block in writer.model.blocks:
+        attention = block.attention
+        assert (attention.heads, attention.key_heads, attention.window) == (4, 2, 5)
+        assert (attention.rotary, attention.alibi) == (positions == "rotary", positions == "alibi")
+    assert writer.model.places is None
+    generated = said("generate", "t", "to be", "length=9", "temperature=0")[0]
+    assert generated == said("predict", "t", "to be", "length=9", "temperature=0")[0]
+    said("export", "t", "out=t.weft")
+    assert generated == said("generate", "t.weft", "to be", "length=9", "temperature=0")[0]
+    assert json.loads(said("eval", "t", "--json")[0])["loss"] < 5
+    said("resume", "t", "epochs=2")
+    weights = load("runs/text/t/weights/last.safetensors")
+    assert weights["blocks.0.attention.key.weight"].shape == (16, 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("hidden=200", "hidden= must be a multiple of heads=, got hidden=200 and heads=3 (hidden / 64)."),
+        ("hidden=32 heads=5", "hidden= must be a multiple of heads=, got hidden=32 and heads=5."),
+        ("hidden=32 heads=4 key_heads=3", "heads= must be a multiple of key_heads=, got heads=4 and key_heads=3."),
+        (
+            "hidden=20 heads=4 positions=rotary",
+            "positions=rotary requires an even number of features in each head, got 5",
+        ),
+        ("model=char_lstm window=4", "window= requires the network gpt, got char_lstm."),
+        ("model=none key_heads=2", "key_heads= requires the network gpt, got char_lstm."),
+        ("positions=sine", "positions=sine cannot be used: it must be learned, rotary or alibi."),
+    ],
+)
+def test_settings_of_a_gpt_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
+    given = words.split() if "model=" in words else ["model=gpt", *words.split()]
+    assert message in said("train", "t.txt", *given, "length=16", code=2)[1]
+    assert not Path("runs").exists()
+
+
+def test_positions_are_those_of_the_zoo() -> None:
+    assert SETTINGS["positions"].choices == get_args(Positions)
 
 
 # --- predict --------------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ..train.making import TrainingPlan
 from ..zoo.recipes import find_recipe
 from .definitions import definition_of
 from .job import TASKS
-from .networks import WRITERS, check_size, check_views, full_name, loss_of
+from .networks import WRITERS, check_gpt, check_size, check_views, full_name, loss_of
 from .optimizers import check_mix, optimizer_settings
 from .rate_schedules import check_schedule
 from .weights import find_weights
@@ -72,8 +72,10 @@ def _check_resident(where: str, settings: Mapping[str, Any]) -> None:
 
 def _check_model(where: str, settings: Mapping[str, Any]) -> None:
     if definition_of(settings) is not None:
+        check_gpt(settings["model"], settings)
         return
     name = full_name(settings["model"])
+    check_gpt(name, settings)
     if settings["size"] is not None:
         check_size(name, settings["size"])
     if settings["views"] is not None:

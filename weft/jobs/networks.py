@@ -22,6 +22,8 @@ SIDES = {name: facts.input[1] for name, facts in FACTS.items() if facts.needs_si
 VECTORS = tuple(name for name, facts in FACTS.items() if facts.takes_vectors)
 WRITERS = tuple(name for name, facts in FACTS.items() if facts.task == "text")
 HIDDEN = (300, 100)  # hidden sizes of an mlp
+OF_GPT = ("heads", "key_heads", "positions", "window")  # settings
+HEAD_SIZE = 64  # features of an attention head, unless heads are given
 
 
 def full_name(name: str) -> str:
@@ -82,6 +84,34 @@ def build_vector_network(name: str, inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
 
 
+def check_gpt(name: str, settings: Mapping[str, Any]) -> None:
+    """An error if settings of a gpt are given for another network, or do not fit together."""
+    given = [setting for setting in OF_GPT if settings[setting] is not None]
+    if name != "gpt":
+        if given:
+            raise UserError("weft train", f"{given[0]}= requires the network gpt, got {name}.")
+        return
+    hidden, heads, key_heads = settings["hidden"], gpt_heads(settings), settings["key_heads"]
+    if hidden % heads:
+        told = f"heads={heads}" + (f" (hidden / {HEAD_SIZE})" if settings["heads"] is None else "")
+        raise UserError("weft train", f"hidden= must be a multiple of heads=, got hidden={hidden} and {told}.")
+    if key_heads is not None and heads % key_heads:
+        raise UserError(
+            "weft train", f"heads= must be a multiple of key_heads=, got heads={heads} and key_heads={key_heads}."
+        )
+    if settings["positions"] == "rotary" and hidden // heads % 2:
+        raise UserError(
+            "weft train",
+            f"positions=rotary requires an even number of features in each head, got {hidden // heads}: hidden={hidden} and heads={heads}.",
+        )
+
+
+def gpt_heads(settings: Mapping[str, Any]) -> int:
+    """The attention heads of a gpt."""
+    heads = settings["heads"]
+    return max(1, settings["hidden"] // HEAD_SIZE) if heads is None else int(heads)
+
+
 def check_size(name: str, size: tuple[int, int]) -> bool:
     """Whether the image size must be given to the constructor; an error if the network requires another."""
     own = side(name)
@@ -94,6 +124,7 @@ def check_size(name: str, size: tuple[int, int]) -> bool:
 
 def fitted_network(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
     """The network for this dataset, with images of this size."""
+    check_gpt(name, settings)
     writes, reads = name in WRITERS, isinstance(dataset, Text)
     if writes != reads:
         raise UserError(
@@ -124,8 +155,10 @@ def _text_network(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.M
         features = min(64, settings["hidden"])  # a vocabulary of characters is small
         return zoo.char_lstm(vocabulary, settings["hidden"], settings["layers"], features=features, dropout=dropout)
     if name == "gpt":
-        heads = max(1, settings["hidden"] // 64)
-        return zoo.gpt(vocabulary, dataset.length, settings["hidden"], heads, settings["layers"], dropout=dropout)
+        options = {n: settings[n] for n in OF_GPT if settings[n] is not None} | {"heads": gpt_heads(settings)}
+        return zoo.gpt(
+            vocabulary, dataset.length, settings["hidden"], layers=settings["layers"], dropout=dropout, **options
+        )
     return zoo.gpt2(vocabulary, dropout=dropout)
 
 

@@ -66,6 +66,8 @@ JSON = Setting(flag, False, "print JSON, for programs", "output")
 
 GROUPS = ("data", "network", "training", "optimizer", "schedule", "regularization", "hardware", "stopping", "output")
 
+POSITIONS = ("learned", "rotary", "alibi")
+
 # Settings of most trainings: the short help shows these.
 COMMON = (
     "data", "recipe", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
@@ -101,6 +103,10 @@ SETTINGS: dict[str, Setting] = {
     "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
     "layers": Setting(count, 1, "number of layers of a network for text", "network"),
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
+    "heads": Setting(count, None, "attention heads of gpt; default: hidden / 64", "network"),
+    "key_heads": Setting(count, None, "heads of keys and values of gpt, each shared by some attention heads; default: heads", "network"),
+    "positions": Setting(str, None, "positions of gpt, learned by default", "network", POSITIONS),
+    "window": Setting(count, None, "tokens up to its own that a token of gpt attends to; default: all", "network"),
     "views": Setting(count, None, "test-time augmentation of whitened_cnn: 2 views of an image, with its mirror image, or 6, with shifts", "network"),
     "weights": Setting(str, None, "run, file of weights, or name in the store (weft weights list) to start from", "network"),
     "freeze": Setting(whole, 0, "epochs with pretrained parameters frozen", "network"),

@@ -20,7 +20,7 @@ from ..settings import SETTINGS
 
 SWEPT = (
     "model", "epochs", "batch", "accumulate", "optimizer", "rate", "momentum", "nesterov", "eps", "clip_norm", "schedule", "warmup", "final_rate", "gamma", "power",
-    "weight_decay", "label_smoothing", "mixup", "cutmix", "average", "dropout", "hidden", "layers", "length", "augment", "flip", "precision",
+    "weight_decay", "label_smoothing", "mixup", "cutmix", "average", "dropout", "hidden", "layers", "heads", "key_heads", "positions", "window", "length", "augment", "flip", "precision",
     "seed", "size", "resize", "colour", "weights", "freeze", "freeze_layers", "body_rate", "loss", "patience",
 )  # fmt: skip
 RANGE = "A range is written 1e-4..1e-1, or log:1e-4..1e-1 for equal steps of the exponent."

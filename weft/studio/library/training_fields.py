@@ -48,11 +48,11 @@ _TITLES = {
     "freeze": "Frozen epochs", "freeze_layers": "Frozen layers", "validation": "Validation share", "weights": "Start from", "augment": "Augmentation", "flip": "Horizontal flip", "warmup": "Warm-up",
     "patience": "Early stopping", "from": "Source folder", "average": "Weight averaging", "accumulate": "Gradient accumulation", "steps": "Steps per epoch", "bias_rate": "Rate of biases",
     "workers": "Loader threads", "length": "Sequence length", "hidden": "Hidden size", "zero": "ZeRO stage", "micro_batches": "Micro-batches", "memory": "Memory limit",
-    "fast_dev_run": "Dry run", "overfit": "Overfit batches", "resident": "Data on the device", "views": "Test-time views", "mixup": "MixUp", "cutmix": "CutMix", "alternate_flips": "Alternating flips",
+    "fast_dev_run": "Dry run", "overfit": "Overfit batches", "resident": "Data on the device", "heads": "Attention heads", "window": "Attention window", "views": "Test-time views", "mixup": "MixUp", "cutmix": "CutMix", "alternate_flips": "Alternating flips",
 }  # fmt: skip
 _UNITS = {
     "epochs": "epochs", "warmup": "epochs", "patience": "epochs", "freeze": "epochs", "freeze_layers": "layers", "batch": "examples", "accumulate": "batches", "size": "pixels",
-    "max_seconds": "seconds", "length": "tokens", "stride": "tokens", "fast_dev_run": "batches", "overfit": "batches", "keep": "epochs", "milestones": "epochs", "workers": "threads", "steps": "steps",
+    "max_seconds": "seconds", "length": "tokens", "stride": "tokens", "window": "tokens", "fast_dev_run": "batches", "overfit": "batches", "keep": "epochs", "milestones": "epochs", "workers": "threads", "steps": "steps",
 }  # fmt: skip
 _EMPTY = {
     "recipe": "None",
@@ -60,6 +60,7 @@ _EMPTY = {
     "precision": "float32 (default)",
     "colour": "As in the files",
     "flip": "By the images",
+    "positions": "Learned (default)",
 }
 _ABOUT = {
     "data": "a dataset, a folder of images, or a file (.npz, .csv, .txt)",
@@ -102,7 +103,7 @@ GROUPS = (
     FieldGroup("Optimization", "How long, and in what steps.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("patience", "momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "milestones", "gamma", "power", "bias_rate", "accumulate", "steps", "loss", "seed")),
     FieldGroup("Augmentation", "Random changes to each image, and other regularization.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "alternate_flips")),
     FieldGroup("Machine and name", "Where it runs, and how you find it again.", _fields("device", "precision", "name", "tags", "group", "notes"), _fields("parallel", "micro_batches", "zero", "local_steps", "memory", "max_seconds", "keep", "workers", "resident", "fast_dev_run", "overfit")),
-    FieldGroup("Text", "Only for networks that learn from text.", (), _fields("tokenizer", "length", "stride", "hidden", "layers", "dropout")),
+    FieldGroup("Text", "Only for networks that learn from text.", (), _fields("tokenizer", "length", "stride", "hidden", "layers", "dropout", "heads", "key_heads", "positions", "window")),
 )  # fmt: skip
 # Settings that the form leaves out: the studio sets them, or has something better (folds).
 NOT_IN_FORM = ("runs", "exist_ok", "json", "fold")
