@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 from test_pretrained_gpt import CONFIG, folder, made_up
 from weft import text
 from weft.cli import main
+from weft.cli.generate import stop_words
 from weft.jobs import of_texts
 from weft.jobs.writers import Writer, find_writer
 
@@ -63,6 +64,54 @@ def test_stop_words(writer: Writer, network: Path, capsys: pytest.CaptureFixture
     stop = whole[len("the quick") + 4 :][:2]
     assert main(["generate", str(network), "the quick", "length=12", "temperature=0.7", "top_k=20", "seed=5", f"stop={stop}"]) == 0  # fmt: skip
     assert capsys.readouterr().out == whole[: whole.index(stop, len("the quick"))] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text_", "words"),
+    [
+        ("a", ("a",)), ("a,b c,d", ("a", "b c", "d")), (r"a\,b", ("a,b",)), (r"\,", (",",)), (r"\n\n,\t", ("\n\n", "\t")), ("\n", ("\n",)),
+        (r"\\n,\\", (r"\n", "\\")), (r"\d", (r"\d",)), ("a\\", ("a\\",)),
+    ],
+)  # fmt: skip
+def test_how_stop_words_are_written(text_: str, words: tuple[str, ...]) -> None:
+    assert stop_words(text_) == words
+
+
+@pytest.mark.parametrize("text_", ["", ",", "a,", ",a", "a,,b"])
+def test_no_stop_word_is_empty(text_: str, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(network), "the", f"stop={text_}"]) == 2
+    assert r"it must be words with commas between them; \, is a comma in a word." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prompts", [["the quick"], ["the quick", "fox"]], ids=["streamed", "together"])
+def test_several_stop_words(
+    prompts: list[str], writer: Writer, network: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each text ends at the first of them that it contains, wherever tokens begin and end; nothing of a stop word is printed."""
+    settings = {"max_new_tokens": 40, "temperature": 0.7, "top_k": 20, "seed": 5}
+    given = prompts if len(prompts) > 1 else prompts[0]
+    whole = text.generate(writer.model, given, writer.tokenizer, **settings)
+    texts = [whole] if isinstance(whole, str) else whole
+    new = [one[len(prompt) :] for one, prompt in zip(texts, prompts, strict=True)]
+    for length in (1, 2, 5, 9):  # of words: 9 characters are several tokens
+        words = [one[start : start + length] for one in new for start in (13, 11, 17)]
+        written = ",".join(word.replace("\\", "\\\\").replace(",", "\\,") for word in words)
+        command = [
+            "generate",
+            str(network),
+            *prompts,
+            "length=40",
+            "temperature=0.7",
+            "top_k=20",
+            "seed=5",
+            f"stop={written}",
+        ]
+        assert main(command) == 0
+        expected = []
+        for one, prompt in zip(new, prompts, strict=True):
+            start = min((one.find(w) + len(w), one.find(w)) for w in words if w in one)[1]
+            expected.append(prompt + one[:start])
+        assert capsys.readouterr().out == "".join(f"{one}\n" for one in expected)
 
 
 def test_precision(network: Path) -> None:

@@ -1,6 +1,7 @@
 """Text generation: every token is drawn as the network says, with a key-value cache, a state or a window, for one prompt and for many."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -309,6 +310,36 @@ def test_a_text_ends_before_a_stop_word(name: str) -> None:
     assert all(found)
     script = Script("abcab\nabc\n\nab")
     assert text.generate(script, "a", LETTERS, max_new_tokens=13, temperature=0, stop=stop) == "a" + wanted
+
+
+class Syllables(CharTokenizer):
+    """The same letters, but a token is what comes next in a list, so that words begin and end anywhere in tokens."""
+
+    def __init__(self, parts: list[str]) -> None:
+        super().__init__(VOCABULARY)
+        self.parts = parts
+
+    def pieces(self) -> Callable[[int], str]:
+        rest = iter(["", *self.parts])  # of the prompt, nothing
+        return lambda token: next(rest)
+
+
+def test_the_end_does_not_depend_on_tokens() -> None:
+    """Whatever the tokens of a text are, it ends before the stop word that is complete first, and nothing of it is given away before."""
+    whole, rng = "abcab\nabc\n\nabcb", np.random.default_rng(0)
+    ends = set()
+    for cut in [2, 8] * 30:
+        words = [whole[i : i + n] for i, n in zip(rng.integers(0, 12, 3), rng.integers(1, 6, 3), strict=True)]
+        wanted = next(
+            whole[: n - len(w)] for n in range(1, 17) for w in sorted(words, key=len)[::-1] if whole[:n].endswith(w)
+        )
+        cuts = [0, *sorted(rng.choice(np.arange(1, len(whole)), cut, replace=False).tolist()), len(whole)]
+        tokens = [whole[a:b] for a, b in itertools.pairwise(cuts)]
+        script = Script("a" * 16)
+        found = text.stream(script, "a", Syllables(tokens), max_new_tokens=len(tokens), temperature=0, stop=words)
+        assert "".join(found) == wanted, (words, tokens)
+        ends.add(wanted)
+    assert len(ends) > 5
 
 
 def test_what_may_begin_a_stop_word_is_held_back() -> None:

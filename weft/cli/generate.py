@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,27 @@ from ..jobs.device import on
 from ..jobs.schema import Setting, count, flag, number, positive, seed, whole
 from ..jobs.settings import DEVICE
 from .arguments import read
+
+ESCAPED = {r"\n": "\n", r"\t": "\t", r"\,": ",", r"\\": "\\"}
+
+
+def stop_words(text: str) -> tuple[str, ...]:
+    r"""Words with commas between them.
+
+    >>> stop_words(r"\n\n,a\, b")
+    ('\n\n', 'a, b')
+    """
+    parts = re.findall(r"\\[nt,\\]|,|[^,]", text, re.DOTALL)
+    words = [""]
+    for part in parts:
+        if part == ",":
+            words.append("")
+        else:
+            words[-1] += ESCAPED.get(part, part)
+    if "" in words:
+        raise ValueError(r"it must be words with commas between them; \, is a comma in a word")
+    return tuple(words)
+
 
 SAMPLING_SETTINGS = {
     "length": Setting(whole, 500, "number of tokens (characters, of a network that was trained on them) to generate"),
@@ -23,7 +45,9 @@ SAMPLING_SETTINGS = {
 GENERATE_SETTINGS = {
     **SAMPLING_SETTINGS,
     "repetition_penalty": Setting(positive, 1.0, "above 1: tokens that there were before are less likely"),
-    "stop": Setting(str, None, r"end before this text; \n is a line break"),
+    "stop": Setting(
+        stop_words, None, r"end before any of these words: stop=\n\n,THE END; \n is a line break, \, a comma in a word"
+    ),
     "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
     "precision": Setting(str, None, "16-bit weights, which are faster to read", choices=("float16", "bfloat16")),
     "device": DEVICE,
@@ -49,7 +73,7 @@ def generate(words: Sequence[str]) -> None:
         )  # fmt: skip
         settings = sampling(given.settings) | {"repetition_penalty": given["repetition_penalty"]}
         if given["stop"] is not None:
-            settings["stop"] = given["stop"].replace(r"\n", "\n").replace(r"\t", "\t")
+            settings["stop"] = given["stop"]
         write(writer, prompts, settings, given["json"])
 
 

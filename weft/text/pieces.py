@@ -27,8 +27,9 @@ class Stops:
             self.tokens.add(tokenizer.end)
 
     def find(self, text: str) -> int:
-        """Where the first stop word begins; -1: there is none."""
-        return min((at for at in map(text.find, self.words) if at >= 0), default=-1)
+        """Where the stop word begins that is complete first; -1: there is none. How a text is divided into tokens does not matter."""
+        found = [(text.find(word), word) for word in self.words]
+        return min(((at + len(word), at) for at, word in found if at >= 0), default=(0, -1))[1]
 
     def held_back(self, text: str) -> int:
         """How many of the last characters may be the beginning of a stop word."""
