@@ -3,6 +3,7 @@
     cache = model.new_cache(batch=2, capacity=256)
     logits = model(prompts, cache=cache.begin(prompts.shape[1]))     # prefill: all tokens of the prompts at once
     logits = model(tokens, cache=cache.advance())                    # decode: one more token for each example, (batch, 1)
+    logits = model(several, cache=cache.advance(4))                  # four at once; cache.rewind(2) forgets the last two
 
 Cross-attention layers keep the keys and values of their context, which the first pass computes and later ones read:
 
@@ -25,7 +26,7 @@ from ..dtypes import DType, int32
 from ..errors import UserError
 from ..ops.creation import arange, zeros
 from ..ops.elementwise import maximum
-from ..ops.movement import broadcast_to, expand_dims, permute_dims, reshape, squeeze
+from ..ops.movement import broadcast_to, expand_dims, permute_dims, reshape
 from ..records import dataclass
 from ..tensor import Tensor, as_tensor
 from ..tracing.context import outside
@@ -122,11 +123,15 @@ class KVCache:
             self.padding.assign(broadcast_to(as_tensor(padding).astype(int32), (self.batch,)))
         return CachePass(self, None)
 
-    def advance(self) -> CachePass:
-        """A pass that adds one token to each example."""
-        filled = self.length + 1
+    def advance(self, tokens: int = 1) -> CachePass:
+        """A pass that adds one token to each example, or several."""
+        filled = self.length + check_count("KVCache.advance", "tokens", tokens)
         self.length.assign(filled)
-        return CachePass(self, filled)
+        return CachePass(self, filled, tokens)
+
+    def rewind(self, tokens: Any) -> None:
+        """Forget the last tokens of each example, an int or a scalar tensor: their rows are written again."""
+        self.length.assign(maximum(self.length - as_tensor(tokens).astype(int32), 0))
 
 
 @dataclass
@@ -135,11 +140,12 @@ class CachePass:
 
     cache: KVCache
     filled: Tensor | None  # rows after this pass; None: it begins with the first row
+    tokens: int = 1  # that it adds, unless it begins
     _seen: set[Hashable] = field(default_factory=set)
 
     def positions(self, time: int) -> Tensor:
         """The positions of the next `time` tokens: (time,), or (batch, time) with padding, whose positions are 0."""
-        first = 0 if self.filled is None else self.filled - 1
+        first = 0 if self.filled is None else self.filled - self.tokens
         rows = arange(time, dtype=int32) + first
         if self.cache.padding is None:
             return rows
@@ -152,8 +158,14 @@ class CachePass:
             if self.filled is None:
                 held.assign(held.at[:, :, : new.shape[1]].set(_heads_first(new)))
             else:
-                held.assign(held.at[:, :, self.filled - 1].set(squeeze(new, axis=1)))
+                held.assign(self._with_rows(held, new, self.filled))
         return (k, v) if self.filled is None else (_heads_first(kept.keys), _heads_first(kept.values))
+
+    def _with_rows(self, held: Tensor, new: Tensor, filled: Tensor) -> Tensor:
+        """Each row is written in place, as one slice."""
+        for i in range(self.tokens):
+            held = held.at[:, :, filled + (i - self.tokens)].set(new[:, i])
+        return held
 
     def holds_context_of(self, layer: CachedLayer) -> bool:
         """Whether the cache keeps what this layer computes of its context."""
@@ -196,8 +208,9 @@ class CachePass:
     def _layer(self, layer: CachedLayer, k: Tensor) -> _LayerCache:
         cache, kept = self.cache, self._once(layer, self.cache.layers)
         batch, time = k.shape[:2]
-        if batch != cache.batch or time > cache.capacity or (self.filled is not None and time != 1):
-            wanted = f"up to {cache.capacity} tokens" if self.filled is None else "one token"
+        if batch != cache.batch or time > cache.capacity or (self.filled is not None and time != self.tokens):
+            several = f"{self.tokens} tokens" if self.tokens > 1 else "one token"
+            wanted = f"up to {cache.capacity} tokens" if self.filled is None else several
             raise UserError("KVCache", f"{wanted} of {cache.batch} examples are required, got {time} of {batch}.")
         return kept
 

@@ -4,6 +4,8 @@ CachedDecoder     a network with a key-value cache: one program reads the prompt
 RecurrentDecoder  a network that returns its state: the same two programs, for prompts of one length
 WindowDecoder     any other causal network: it is given the last tokens again for each new one
 
+SpeculativeDecoder (speculative.py) is a CachedDecoder whose tokens another network drafts.
+
 A step is one native call, whose tokens stay on the device: `advance(n)` runs n steps and waits once.
 """
 
@@ -22,6 +24,7 @@ from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.indexing import take_along_axis
 from ..ops.movement import expand_dims, reshape
+from ..runtime import device as find_device
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .sampling import Sampler, Sampling
@@ -54,6 +57,10 @@ class Decoder(ABC):
     def room(self) -> int | None:
         """How many tokens can follow until `read` must be called again; None: any number."""
         return None
+
+    def at_once(self, before: int) -> int:
+        """How many tokens to compute before they are read, and `before` when it was asked last."""
+        return min(2 * before, MOST_STEPS) if find_device().is_accelerator else 1
 
     def begin(self, prompts: Sequence[Sequence[int]], how: Sampling) -> np.ndarray:
         """Read the prompts; the first new token of each, (batch, 1)."""
@@ -100,15 +107,20 @@ class CachedDecoder(Decoder):
         return self.cache.capacity - self.filled
 
     def read(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+        tokens, padding = self._laid_out(sequences)
+        self.filled = max(map(len, sequences))
+        given = () if self.cache.padding is None else (asarray(padding),)
+        self._prefill(asarray(tokens), asarray(np.int32(self.filled)), *given)
+        return self._last(1)
+
+    def _laid_out(self, sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Sequences that end together, in one of a few widths; and the padding before each."""
         longest = max(map(len, sequences))
         tokens = np.zeros((self.batch, min(self.cache.capacity, padded_width(longest))), np.int32)
         padding = np.array([longest - len(row) for row in sequences], np.int32)
         for line, row, before in zip(tokens, sequences, padding, strict=True):
             line[before:longest] = row
-        given = () if self.cache.padding is None else (asarray(padding),)
-        self._prefill(asarray(tokens), asarray(np.int32(longest)), *given)
-        self.filled = longest
-        return self._last(1)
+        return tokens, padding
 
     def _prefilled(self, tokens: Tensor, length: Tensor, padding: Tensor | None = None) -> None:
         self._draw(self.model(tokens, cache=self.cache.begin(length, padding), last=length - 1))

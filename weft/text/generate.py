@@ -8,8 +8,9 @@ The steps are compiled once for a network, a number of prompts and a kind of sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from ..errors import RunError, UserError
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.declare import whole
+from ..random import Generator
 from ..records import dataclass
 from ..runtime import device as find_device
 from ..tensor import Tensor
-from .decoder import MOST_STEPS, CachedDecoder, CachedNetwork, Decoder, RecurrentDecoder, WindowDecoder, padded_width
+from .decoder import CachedDecoder, CachedNetwork, Decoder, RecurrentDecoder, WindowDecoder, padded_width
 from .pieces import Stops, WrittenText, WrittenTokens
 from .sampling import NOT_A_NUMBER, Sampler, Sampling
+from .speculative import Draft, SpeculativeDecoder
 from .tokenizer import Tokenizer
 
 KEPT = 2  # decoders that stay with a network for the next texts
@@ -42,6 +45,7 @@ def generate(
     stop: str | int | Iterable[str | int] = (),
     seed: int = 0,
     drop: int | None = None,
+    draft: Draft | Module | None = None,
 ) -> Any:
     """A prompt and its continuation: of a text a text, of token ids a list of token ids. A list of prompts gives a list.
 
@@ -52,6 +56,9 @@ def generate(
 
     Where a network's context is full, its `drop` oldest tokens (half of the context by default) are forgotten at once; drop=1 is exactly the
     last tokens that fit, at the cost of reading all of them again for each new one.
+
+    With a `draft`, a small network of the same vocabulary, or a `Draft`, tokens are drafted by it and checked by the model, several in a step
+    (speculative decoding): greedily the same tokens, or samples of the same distribution, one text after the other.
 
     >>> from weft import text, zoo
     >>> model, letters = zoo.gpt(3, context=8, features=8, heads=2, layers=1), text.CharTokenizer("abc")
@@ -65,8 +72,11 @@ def generate(
     asked = _read_prompts(prompt, tokenizer)
     stops, limit = Stops(stop, tokenizer, asked.texts is not None), whole("generate", "max_new_tokens", max_new_tokens)
     found: list[Any] = [list(ids) for ids in asked.prompts] if asked.texts is None else list(asked.texts)
-    for places in _together(model, asked.prompts):
-        for pieces in _written(model, asked.at(places), tokenizer, stops, how, limit, drop)():
+    drafted = _drafting(draft, model, how)
+    window = _window(model, asked.prompts, tokenizer, limit, drop, drafted)
+    for places in _together(model, asked.prompts) if drafted is None else ([i] for i in range(len(asked.prompts))):
+        own = how if drafted is None else _of_place(how, places[0])
+        for pieces in _written(model, asked.at(places), tokenizer, stops, own, limit, window, drafted):
             for i, piece in zip(places, pieces, strict=True):
                 found[i] = found[i] + piece
     return found[0] if asked.is_single else found
@@ -85,6 +95,7 @@ def stream(
     stop: str | int | Iterable[str | int] = (),
     seed: int = 0,
     drop: int | None = None,
+    draft: Draft | Module | None = None,
 ) -> Iterator[Any]:
     """What `generate` puts after one prompt, piece by piece: texts, or token ids.
 
@@ -99,10 +110,11 @@ def stream(
         count = len(asked.prompts)
         raise UserError("stream", f"one prompt is required, got a list of {count}. Use generate for several.")
     stops, limit = Stops(stop, tokenizer, asked.texts is not None), whole("generate", "max_new_tokens", max_new_tokens)
-    parts = _written(model, asked, tokenizer, stops, how, limit, drop)
+    drafted = _drafting(draft, model, how)
+    window = _window(model, asked.prompts, tokenizer, limit, drop, drafted)
 
     def pieces() -> Iterator[Any]:
-        for [piece] in parts():
+        for [piece] in _written(model, asked, tokenizer, stops, how, limit, window, drafted):
             if isinstance(piece, str):
                 yield from [piece] if piece else []
             else:
@@ -177,33 +189,33 @@ def _written(
     stops: Stops,
     how: Sampling,
     limit: int,
-    drop: int | None,
-) -> Callable[[], Iterator[list[Any]]]:
-    """Check everything; then a function that writes: for every step, the piece that each prompt gets."""
-    vocabulary, context = _sizes(model, asked.prompts, tokenizer)
-    window = _Window(context, drop)
-
-    def run() -> Iterator[list[Any]]:
-        texts: list[WrittenText | WrittenTokens] = [
-            WrittenTokens(stops) if tokenizer is None or asked.texts is None else WrittenText(tokenizer, ids, stops)
-            for ids in asked.prompts
-        ]
-        with _evaluating(model):
-            for tokens in _tokens(model, asked.prompts, how, limit, window, vocabulary):
-                yield [text.add(token) for text, token in zip(texts, tokens, strict=True)]
-                if all(text.has_ended for text in texts):
-                    return
-        yield [text.end() for text in texts]
-
-    return run
+    window: _Window,
+    draft: Draft | None,
+) -> Iterator[list[Any]]:
+    """For every step, the piece that each prompt gets."""
+    texts: list[WrittenText | WrittenTokens] = [
+        WrittenTokens(stops) if tokenizer is None or asked.texts is None else WrittenText(tokenizer, ids, stops)
+        for ids in asked.prompts
+    ]
+    with _evaluating(model), nullcontext() if draft is None else _evaluating(draft.model):
+        for tokens in _tokens(model, asked.prompts, how, limit, window, draft):
+            yield [text.add(token) for text, token in zip(texts, tokens, strict=True)]
+            if all(text.has_ended for text in texts):
+                return
+    yield [text.end() for text in texts]
 
 
 def _tokens(
-    model: Module, prompts: Sequence[Sequence[int]], how: Sampling, limit: int, window: _Window, vocabulary: int
+    model: Module,
+    prompts: Sequence[Sequence[int]],
+    how: Sampling,
+    limit: int,
+    window: _Window,
+    draft: Draft | None,
 ) -> Iterator[list[int]]:
     """The tokens of every step, without end but for the limit."""
     rows = [list(prompt) for prompt in prompts]
-    with _decoder(model, rows, how, limit, window, vocabulary) as decoder:
+    with _decoder(model, rows, how, limit, window, draft) as decoder:
         steps, left = 1, limit
         while left:
             if left == limit:
@@ -211,13 +223,12 @@ def _tokens(
             elif decoder.room == 0:
                 found = decoder.read([window.of(row) for row in rows])
             else:
-                steps = min(2 * steps, MOST_STEPS) if find_device().is_accelerator else 1
+                steps = decoder.at_once(steps)
                 found = decoder.advance(min(steps, left, decoder.room or left))
             left -= found.shape[1]
             if (found == NOT_A_NUMBER).any():
-                raise RunError(
-                    "generate", "the network returns nan. Check its training: the loss may have become nan too."
-                )
+                which = "the network returns" if draft is None else "the network or its draft returns"
+                raise RunError("generate", f"{which} nan. Check its training: the loss may have become nan too.")
             for tokens in found.T.tolist():
                 for row, token in zip(rows, tokens, strict=True):
                     row.append(token)
@@ -227,8 +238,8 @@ def _tokens(
 class _Window:
     """Which tokens a network sees: all of them until its context is full, then the oldest are dropped, some at once."""
 
-    def __init__(self, context: int | None, drop: int | None) -> None:
-        self.context = context
+    def __init__(self, vocabulary: int, context: int | None, drop: int | None) -> None:
+        self.vocabulary, self.context = vocabulary, context
         self.drop = max(1, (context or 2) // 2) if drop is None else whole("generate", "drop", drop, least=1)
         if context is not None and self.drop > context:
             raise UserError("generate", f"drop must be at most the context of {context} tokens, got {drop}.")
@@ -239,6 +250,21 @@ class _Window:
 
 
 # --- networks -----------------------------------------------------------------------------------------------------------------
+
+
+def _window(
+    model: Module,
+    prompts: Sequence[Sequence[int]],
+    tokenizer: Tokenizer | None,
+    limit: int,
+    drop: int | None,
+    draft: Draft | None,
+) -> _Window:
+    """What the networks see, and whether they fit the prompts."""
+    vocabulary, context = _sizes(model, prompts, tokenizer)
+    if draft is not None:
+        _check_draft(draft, vocabulary, min(context or 0, max(map(len, prompts)) + limit))
+    return _Window(vocabulary, context, drop)
 
 
 def _sizes(model: Module, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer | None) -> tuple[int, int | None]:
@@ -289,19 +315,26 @@ class _KeptDecoders(list[tuple[Any, Decoder]]):
 
 @contextmanager
 def _decoder(
-    model: Module, rows: Sequence[Sequence[int]], how: Sampling, limit: int, window: _Window, vocabulary: int
+    model: Module,
+    rows: Sequence[Sequence[int]],
+    how: Sampling,
+    limit: int,
+    window: _Window,
+    draft: Draft | None,
 ) -> Iterator[Decoder]:
     """A decoder that no other thread uses. It is kept afterwards, unless an error has left it in an unknown state."""
     kept = vars(model).setdefault("_decoders", _KeptDecoders())
     ragged = len({len(window.of(list(row))) for row in rows}) > 1
     needed = max(map(len, rows)) + limit
     key = (len(rows), ragged, how.kind, find_device().name)
-    found = next((one for one in kept if one[0] == key and _can_serve(one[1], model, needed, window)), None)
+    found = next((one for one in kept if one[0] == key and _can_serve(one[1], model, needed, window, draft)), None)
     if found is not None:
         kept.remove(found)
         decoder = found[1]
+        if isinstance(decoder, SpeculativeDecoder) and draft is not None:
+            decoder.draft = draft  # which counts
     else:
-        decoder = _new_decoder(model, Sampler(how.kind, len(rows), vocabulary), needed, window, ragged)
+        decoder = _new_decoder(model, Sampler(how.kind, len(rows), window.vocabulary), needed, window, ragged, draft)
     try:
         yield decoder
     except GeneratorExit:  # the caller stopped reading
@@ -315,15 +348,58 @@ def _keep(kept: _KeptDecoders, key: Any, decoder: Decoder) -> None:
     del kept[:-KEPT]
 
 
-def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window) -> bool:
+def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window, draft: Draft | None) -> bool:
     if not isinstance(decoder, CachedDecoder):
         return True
+    before = decoder.draft if isinstance(decoder, SpeculativeDecoder) else None
+    if (before and (before.model, before.tokens)) != (draft and (draft.model, draft.tokens)):
+        return False
     return decoder.is_of(model) and decoder.cache.capacity >= min(needed, window.context or needed)
 
 
-def _new_decoder(model: Module, sampler: Sampler, needed: int, window: _Window, ragged: bool) -> Decoder:
+def _new_decoder(
+    model: Module, sampler: Sampler, needed: int, window: _Window, ragged: bool, draft: Draft | None
+) -> Decoder:
     if window.context is None:
         return RecurrentDecoder(model, sampler)
-    if isinstance(model, CachedNetwork):
-        return CachedDecoder(model, sampler, min(window.context, padded_width(needed)), ragged)
-    return WindowDecoder(model, sampler, window.context)
+    if not isinstance(model, CachedNetwork):
+        return WindowDecoder(model, sampler, window.context)
+    capacity = min(window.context, padded_width(needed))
+    if draft is None:
+        return CachedDecoder(model, sampler, capacity, ragged)
+    return SpeculativeDecoder(model, draft, sampler, min(capacity, draft.model.context))
+
+
+# --- speculative decoding -----------------------------------------------------------------------------------------------------
+
+
+def _drafting(draft: Draft | Module | None, model: Module, how: Sampling) -> Draft | None:
+    if draft is None:
+        return None
+    if not isinstance(draft, Draft | Module):
+        raise UserError("generate", f"draft must be a network or a text.Draft, got {type(draft).__name__}.")
+    if not isinstance(model, CachedNetwork):
+        raise UserError(
+            "generate",
+            f"a draft is for a network with a key-value cache (new_cache), got {type(model).__name__}. Leave draft out.",
+        )
+    if how.repetition_penalty != 1.0:
+        raise UserError("generate", "repetition_penalty and draft cannot be combined. Leave one of them out.")
+    return draft if isinstance(draft, Draft) else Draft(draft)
+
+
+def _check_draft(draft: Draft, vocabulary: int, needed: int) -> None:
+    tokens = _outputs(draft.model, [0]).shape[-1]
+    if tokens != vocabulary:
+        raise UserError(
+            "generate", f"a draft with the same vocabulary of {vocabulary} tokens is required, got {tokens}."
+        )
+    if draft.model.context < needed:
+        raise UserError(
+            "generate", f"a draft with a context of {needed} tokens or more is required, got {draft.model.context}."
+        )
+
+
+def _of_place(how: Sampling, place: int) -> Sampling:
+    """Texts that are continued one after the other draw numbers of their own."""
+    return how if place == 0 else replace(how, seed=int(Generator(how.seed).fork(place).key.item()))

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..ops.convert import asarray
 from ..ops.creation import arange, zeros
 from ..ops.declare import whole
-from ..ops.elementwise import astype, where
+from ..ops.elementwise import astype, minimum, where
 from ..ops.indexing import take_along_axis
 from ..ops.math import isnan
 from ..ops.movement import expand_dims, squeeze
@@ -109,7 +109,32 @@ class Sampler:
             self.seen.assign(self.seen | (arange(self.vocabulary, dtype=int32) == expand_dims(tokens, axis=1)))
         return tokens
 
+    def shares(self, logits: Tensor) -> Tensor:
+        """The probability of every token with which it is drawn, (rows, vocabulary), without a penalty."""
+        shares, sums, total, places = self._candidates(logits)
+        shares = where(sums <= total, shares, 0.0) / total
+        if places is None:
+            return shares
+        rows = expand_dims(arange(logits.shape[0], dtype=int32), axis=1)
+        return zeros(logits.shape, dtype=float32).at[rows, places].set(shares)
+
+    def token_of(self, shares: Tensor) -> Tensor:
+        """A token for each row of shares, which need not add up to 1."""
+        sums = cumulative_sum(shares, axis=1)
+        drawn = self.stream.uniform((shares.shape[0], 1)) * sums[:, -1:]
+        chosen = sum(astype(sums <= drawn, int32), axis=1)
+        return astype(minimum(chosen, shares.shape[1] - 1), int32)
+
     def _sampled(self, logits: Tensor) -> Tensor:
+        _, sums, total, places = self._candidates(logits)
+        drawn = self.stream.uniform((self.batch, 1)) * total
+        chosen = sum(astype(sums <= drawn, int32), axis=1)
+        if places is None:
+            return chosen
+        return squeeze(take_along_axis(places, expand_dims(chosen, axis=1), axis=1), axis=1)
+
+    def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Probabilities, their running sums, the sum of those that are sampled, and of which tokens they are; None: all in order."""
         places, count = None, logits.shape[1]
         if (self.kind.top_k is not None and self.kind.top_k < count) or self.kind.has_top_p:
             logits, places = top_k(logits, min(self.kind.top_k or count, count))
@@ -118,8 +143,4 @@ class Sampler:
         total = sums[:, -1:]
         if self.kind.has_top_p:  # they are sorted: the nucleus is a beginning, the one that reaches top_p included
             total = max(where(sums - shares < self.top_p * total, sums, 0.0), axis=1, keepdims=True)
-        drawn = self.stream.uniform((self.batch, 1)) * total
-        chosen = sum(astype(sums <= drawn, int32), axis=1)
-        if places is None:
-            return chosen
-        return squeeze(take_along_axis(places, expand_dims(chosen, axis=1), axis=1), axis=1)
+        return shares, sums, total, places
