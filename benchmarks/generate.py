@@ -8,13 +8,16 @@
 
 Everybody has the same weights and reads the same prompt (prefill), then writes greedily, a token of each example at a time (decode), into a
 static key-value cache. torch runs eagerly, compiled (`torch.compile`, on GPUs with CUDA graphs) and, on GPUs, captured in a CUDA graph. Tokens stay
-on the device; they are read every 16 steps. Contestants take turns; reported is the least time of the rounds. The logits of the prompt must
+on the device; they are read every 16 steps. With one prompt, a row shows speculative decoding: the first blocks of the same network
+(--draft-layers) draft four tokens a step. How many of them are accepted depends on the networks; with these random weights it says nothing
+of trained ones, but the cost of drafting and checking is what it is. Contestants take turns; reported is the least time of the rounds. The logits of the prompt must
 agree. A contestant that fails is noted, and the others go on. --json FILE keeps the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import json
 import platform
@@ -32,7 +35,9 @@ import weft
 from weft import zoo
 from weft.text.decoder import CachedDecoder
 from weft.text.sampling import Sampler, Sampling
+from weft.text.speculative import DraftModel, SpeculativeDecoder
 
+DRAFTED = 4  # tokens of a step, where they are drafted
 CHUNK = 16  # tokens of each example that are written before they are read
 TOLERANCE = {"float32": 2e-3, "bfloat16": 8e-2, "float16": 2e-2}  # of logits, relative to the largest one
 SIZES = {  # vocabulary, context, features, heads, layers
@@ -63,6 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=128, help="tokens that are written in a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--draft-layers", type=int, default=2, help="blocks of the network that drafts; 0: no such row")
     parser.add_argument("--peers", choices=("all", "none"), default="all")
     parser.add_argument("--skip-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as there are cores")
@@ -125,8 +131,10 @@ def _measured(batch: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     for _ in range(options.rounds):
         for contestant, row in contestants:
             _take_turn(contestant, row, options)
-    for _, row in contestants:
+    for contestant, row in contestants:
         row["tokens_per_second"] = batch * options.tokens / row["decode_seconds"]
+        if isinstance(contestant, WeftDraft):
+            row["accepted_per_step"] = contestant.draft.accepted_per_step
     contestants.clear()
     gc.collect()
     return rows
@@ -151,6 +159,8 @@ def _take_turn(contestant: Contestant, row: dict[str, Any], options: argparse.Na
 
 def _makers(model: Any, prompts: np.ndarray, options: argparse.Namespace) -> dict[str, Callable[[], Contestant]]:
     found: dict[str, Callable[[], Contestant]] = {"weft": partial(Weft, model, prompts, options)}
+    if options.draft_layers and len(prompts) == 1:
+        found["weft, with a draft"] = partial(WeftDraft, model, prompts, options)
     if options.peers == "none" or find_spec("torch") is None:
         return found
     ways = ["eager", *([] if options.skip_compile else ["compiled"]), *(["graph"] if options.device == "cuda" else [])]
@@ -161,23 +171,24 @@ def _makers(model: Any, prompts: np.ndarray, options: argparse.Namespace) -> dic
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| batch | contestant | prefill ms | tokens/s | ms a step | first text s | against the best peer |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| batch | contestant | prefill ms | tokens/s | ms a token | first text s | against the best peer | accepted of 4 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         if "tokens_per_second" not in row:
-            lines.append(f"| {row['batch']} | {row['name']} | failed: {row.get('failure', 'not measured')} | | | | |")
+            lines.append(f"| {row['batch']} | {row['name']} | failed: {row.get('failure', 'not measured')} | | | | | |")
             continue
         peers = [
             r["tokens_per_second"]
             for r in rows
-            if r["batch"] == row["batch"] and r["name"] != "weft" and "tokens_per_second" in r
+            if r["batch"] == row["batch"] and not r["name"].startswith("weft") and "tokens_per_second" in r
         ]
-        ratio = f"{row['tokens_per_second'] / max(peers):.2f}" if row["name"] == "weft" and peers else ""
+        ratio = f"{row['tokens_per_second'] / max(peers):.2f}" if row["name"].startswith("weft") and peers else ""
+        accepted = f"{row['accepted_per_step']:.2f}" if "accepted_per_step" in row else ""
         step = 1e3 * row["batch"] / row["tokens_per_second"]
         lines.append(
             f"| {row['batch']} | {row['name']} | {1e3 * row['prefill_seconds']:.2f} | {row['tokens_per_second']:,.0f} | {step:.3f} "
-            f"| {row['first_seconds']:.1f} | {ratio} |"
+            f"| {row['first_seconds']:.1f} | {ratio} | {accepted} |"
         )
     return "\n".join(lines)
 
@@ -212,6 +223,24 @@ class Weft(Contestant):
 
     def decode(self, tokens: int) -> np.ndarray:
         return np.concatenate([self.decoder.advance(min(CHUNK, tokens - i)) for i in range(0, tokens, CHUNK)], axis=1)
+
+
+class WeftDraft(Weft):
+    """The same, with tokens that the first blocks of the network draft."""
+
+    def __init__(self, model: Any, prompts: np.ndarray, options: argparse.Namespace) -> None:
+        super().__init__(model, prompts, options)
+        small = copy.copy(self.network)
+        small.blocks = list(self.network.blocks)[: options.draft_layers]
+        self.draft = DraftModel(small, DRAFTED)
+        sampler = Sampler(self.how.kind, 1, SIZES[options.network][0])
+        self.decoder: Any = SpeculativeDecoder(self.network, self.draft, sampler, self.decoder.cache.capacity)
+
+    def decode(self, tokens: int) -> np.ndarray:
+        found: list[int] = []
+        while len(found) < tokens:
+            found += self.decoder.advance(tokens - len(found))[0].tolist()
+        return np.array([found])
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,42 @@ def test_several_stop_words(
             start = min((one.find(w) + len(w), one.find(w)) for w in words if w in one)[1]
             expected.append(prompt + one[:start])
         assert capsys.readouterr().out == "".join(f"{one}\n" for one in expected)
+
+
+@pytest.fixture(scope="module")
+def smaller(network: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another network with the same tokenizer."""
+    sizes = {**SIZES, "n_layer": 1}
+    path = folder(tmp_path_factory.mktemp("models") / "small", made_up({**CONFIG, **sizes}), **sizes)
+    (path / "tokenizer.json").write_text((network / "tokenizer.json").read_text())
+    return path
+
+
+def test_a_draft(writer: Writer, network: Path, smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same text, and how many drafted tokens were accepted."""
+    for prompts in (["the quick"], ["the quick", "judge"]):
+        assert main(["generate", str(network), *prompts, "length=12", "temperature=0"]) == 0
+        plain = capsys.readouterr().out
+        words = [f"draft={smaller}", "draft_tokens=2"]
+        assert main(["generate", str(network), *prompts, "length=12", "temperature=0", *words]) == 0
+        said = capsys.readouterr()
+        assert said.out == plain
+        assert re.fullmatch(r"\d\.\d\d of 2 drafted tokens were accepted per step \(\d+ steps\)\n", said.err)
+    assert main(["generate", str(network), "the quick", "length=12", "temperature=0", f"draft={network}"]) == 0
+    assert "4.00 of 4 drafted tokens were accepted per step" in capsys.readouterr().err
+
+
+def test_errors_of_a_draft(network: Path, smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text.SubwordTokenizer.train("something else entirely " * 9, 280).save(smaller / "tokenizer.json")
+    for words, message in (
+        (["draft_tokens=2"], "draft_tokens= requires draft=."),
+        ([f"draft={smaller}"], f"a draft with the vocabulary of {network} is required, got {smaller}: "),
+        ([f"draft={network}", "draft_tokens=0"], "draft_tokens=0 cannot be used: it must be 1 or more."),
+        ([f"draft={network}", "repetition_penalty=2"], "repetition_penalty and draft cannot be combined."),
+        (["draft=nothing-like-it"], "nothing-like-it"),
+    ):
+        assert main(["generate", str(network), "the", *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_precision(network: Path) -> None:

@@ -70,6 +70,34 @@ def test_logits_are_those_of_the_whole_prefix(kind: str, lengths: tuple[int, int
     assert cache.length.item() == max(lengths) + 8
 
 
+@pytest.mark.parametrize("kind", ["learned", "all", pytest.param("alibi", marks=pytest.mark.slow)])
+def test_several_tokens_in_a_pass_and_some_forgotten(kind: str) -> None:
+    """Of examples with padding; what is forgotten is written again."""
+    model, rng = network(**KINDS[kind]), np.random.default_rng(0)
+    rows = [rng.integers(0, VOCABULARY, n).tolist() for n in (20, 16)]
+    table, padding = laid_out([row[:-14] for row in rows])
+    cache = model.new_cache(2, 24, padded=True)
+    model(table, cache=cache.begin(6, padding))
+
+    @weft.jit
+    def step(x: Any, forgotten: Any) -> Any:
+        logits = model(x, cache=cache.advance(4))
+        cache.rewind(forgotten)
+        return logits
+
+    at = 6
+    for forgotten in (0, 3, 4, 1):
+        found = step(
+            np.array([row[at - before :][:4] for row, before in zip(rows, padding, strict=True)], np.int32), forgotten
+        )
+        for row, before, logits in zip(rows, padding, found.numpy(), strict=True):
+            whole = model([row[: at - before + 4]]).numpy()[0, -4:]
+            np.testing.assert_allclose(logits, whole, rtol=5e-5, atol=5e-5)
+            counted()
+        at += 4 - forgotten
+        assert cache.length.item() == at
+
+
 def decoder(batch: int = 2, capacity: int = 24, **settings: Any) -> CachedDecoder:
     how = Sampling(temperature=0)
     found = CachedDecoder(network(**settings), Sampler(how.kind, batch, VOCABULARY), capacity, padded=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..jobs import of_texts
 from ..jobs.device import on
 from ..jobs.schema import Setting, count, flag, number, positive, seed, whole
 from ..jobs.settings import DEVICE
-from .arguments import read
+from .arguments import Words, read
 
 ESCAPED = {r"\n": "\n", r"\t": "\t", r"\,": ",", r"\\": "\\"}
 
@@ -48,6 +49,10 @@ GENERATE_SETTINGS = {
     "stop": Setting(
         stop_words, None, r"end before any of these words: stop=\n\n,THE END; \n is a line break, \, a comma in a word"
     ),
+    "draft": Setting(
+        str, None, "smaller network of the same vocabulary that drafts tokens, which RUN checks several at once"
+    ),
+    "draft_tokens": Setting(count, None, "tokens that are drafted for each step; default: 4"),
     "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
     "precision": Setting(str, None, "16-bit weights, which are faster to read", choices=("float16", "bfloat16")),
     "device": DEVICE,
@@ -61,20 +66,45 @@ def generate(words: Sequence[str]) -> None:
     """Generate text with a language model: weft generate RUN "Once upon a time".
 
     RUN is a run, a program that weft export wrote (net.weft), or a folder with a GPT-2 of Hugging Face: config.json, model.safetensors and
-    tokenizer.json. The text is printed as it is written. Several texts are continued together, and printed when all are complete.
+    tokenizer.json. The text is printed as it is written. Several texts are continued together, and printed when all are complete. With a
+    draft, several tokens are written in a step (speculative decoding), and how many of the drafted ones were accepted is printed last.
     """
     given = read("generate", words, GENERATE_SETTINGS, 1 + MOST_PROMPTS)
     if len(given.plain) < 2:
         raise UserError("weft generate", 'a run and a text are required: weft generate RUN "Once upon a time".')
     name, *prompts = given.plain
+    if given["draft_tokens"] is not None and given["draft"] is None:
+        raise UserError("weft generate", "draft_tokens= requires draft=.")
     with on(given["device"]):
-        writer = of_texts.find_writer(
-            "generate", name, trust_compiled=given["trust_compiled"], checkpoint=given["checkpoint"], precision=given["precision"]
-        )  # fmt: skip
+        writer = _writer(name, given, trust_compiled=given["trust_compiled"])
         settings = sampling(given.settings) | {"repetition_penalty": given["repetition_penalty"]}
         if given["stop"] is not None:
             settings["stop"] = given["stop"]
+        settings["draft"] = draft = None if given["draft"] is None else _draft(name, writer, given)
         write(writer, prompts, settings, given["json"])
+    if draft is not None:
+        told = f"{draft.accepted_per_step:.2f} of {draft.tokens} drafted tokens were accepted per step ({draft.steps} steps)"
+        print(told, file=sys.stderr)
+
+
+def _writer(name: str, given: Words, **more: Any) -> of_texts.Writer:
+    found: of_texts.Writer = of_texts.find_writer(
+        "generate", name, checkpoint=given["checkpoint"], precision=given["precision"], **more
+    )
+    return found
+
+
+def _draft(name: str, writer: of_texts.Writer, given: Words) -> of_texts.DraftModel:
+    """The network that drafts, which must know the same tokens."""
+    smaller = _writer(given["draft"], given)
+    own, theirs = (list(one.tokenizer.vocabulary) for one in (writer, smaller))
+    if own != theirs:
+        differs = f"{len(own)} and {len(theirs)} tokens" if len(own) != len(theirs) else "different tokens"
+        raise UserError(
+            "weft generate", f"a draft with the vocabulary of {name} is required, got {given['draft']}: {differs}."
+        )
+    draft: of_texts.DraftModel = of_texts.DraftModel(smaller.model, given["draft_tokens"] or 4)
+    return draft
 
 
 def sampling(given: Mapping[str, Any]) -> dict[str, Any]:

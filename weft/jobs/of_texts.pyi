@@ -2,7 +2,7 @@
 
 from ..text.generate import generate as generate
 from ..text.generate import stream as stream
-from ..text.speculative import Draft as Draft
+from ..text.speculative import DraftModel as DraftModel
 from .writers import Writer as Writer
 from .writers import find_writer as find_writer
 from .writers import writer_of as writer_of

@@ -3,7 +3,7 @@
 from .generate import generate as generate
 from .generate import stream as stream
 from .pretrained import load_pretrained as load_pretrained
-from .speculative import Draft as Draft
+from .speculative import DraftModel as DraftModel
 from .tokenizer import CharTokenizer as CharTokenizer
 from .tokenizer import SubwordTokenizer as SubwordTokenizer
 from .tokenizer import Tokenizer as Tokenizer

@@ -26,7 +26,7 @@ from ..tensor import Tensor
 from .decoder import CachedDecoder, CachedNetwork, Decoder, RecurrentDecoder, WindowDecoder, padded_width
 from .pieces import Stops, WrittenText, WrittenTokens
 from .sampling import NOT_A_NUMBER, Sampler, Sampling
-from .speculative import Draft, SpeculativeDecoder
+from .speculative import DraftModel, SpeculativeDecoder
 from .tokenizer import Tokenizer
 
 KEPT = 2  # decoders that stay with a network for the next texts
@@ -45,7 +45,7 @@ def generate(
     stop: str | int | Iterable[str | int] = (),
     seed: int = 0,
     drop: int | None = None,
-    draft: Draft | Module | None = None,
+    draft: DraftModel | Module | None = None,
 ) -> Any:
     """A prompt and its continuation: of a text a text, of token ids a list of token ids. A list of prompts gives a list.
 
@@ -57,7 +57,7 @@ def generate(
     Where a network's context is full, its `drop` oldest tokens (half of the context by default) are forgotten at once; drop=1 is exactly the
     last tokens that fit, at the cost of reading all of them again for each new one.
 
-    With a `draft`, a small network of the same vocabulary, or a `Draft`, tokens are drafted by it and checked by the model, several in a step
+    With a `draft`, a small network of the same vocabulary, or a `DraftModel`, tokens are drafted by it and checked by the model, several in a step
     (speculative decoding): greedily the same tokens, or samples of the same distribution, one text after the other.
 
     >>> from weft import text, zoo
@@ -95,7 +95,7 @@ def stream(
     stop: str | int | Iterable[str | int] = (),
     seed: int = 0,
     drop: int | None = None,
-    draft: Draft | Module | None = None,
+    draft: DraftModel | Module | None = None,
 ) -> Iterator[Any]:
     """What `generate` puts after one prompt, piece by piece: texts, or token ids.
 
@@ -190,7 +190,7 @@ def _written(
     how: Sampling,
     limit: int,
     window: _Window,
-    draft: Draft | None,
+    draft: DraftModel | None,
 ) -> Iterator[list[Any]]:
     """For every step, the piece that each prompt gets."""
     texts: list[WrittenText | WrittenTokens] = [
@@ -211,7 +211,7 @@ def _tokens(
     how: Sampling,
     limit: int,
     window: _Window,
-    draft: Draft | None,
+    draft: DraftModel | None,
 ) -> Iterator[list[int]]:
     """The tokens of every step, without end but for the limit."""
     rows = [list(prompt) for prompt in prompts]
@@ -258,7 +258,7 @@ def _window(
     tokenizer: Tokenizer | None,
     limit: int,
     drop: int | None,
-    draft: Draft | None,
+    draft: DraftModel | None,
 ) -> _Window:
     """What the networks see, and whether they fit the prompts."""
     vocabulary, context = _sizes(model, prompts, tokenizer)
@@ -320,7 +320,7 @@ def _decoder(
     how: Sampling,
     limit: int,
     window: _Window,
-    draft: Draft | None,
+    draft: DraftModel | None,
 ) -> Iterator[Decoder]:
     """A decoder that no other thread uses. It is kept afterwards, unless an error has left it in an unknown state."""
     kept = vars(model).setdefault("_decoders", _KeptDecoders())
@@ -348,7 +348,7 @@ def _keep(kept: _KeptDecoders, key: Any, decoder: Decoder) -> None:
     del kept[:-KEPT]
 
 
-def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window, draft: Draft | None) -> bool:
+def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window, draft: DraftModel | None) -> bool:
     if not isinstance(decoder, CachedDecoder):
         return True
     before = decoder.draft if isinstance(decoder, SpeculativeDecoder) else None
@@ -358,7 +358,7 @@ def _can_serve(decoder: Decoder, model: Module, needed: int, window: _Window, dr
 
 
 def _new_decoder(
-    model: Module, sampler: Sampler, needed: int, window: _Window, ragged: bool, draft: Draft | None
+    model: Module, sampler: Sampler, needed: int, window: _Window, ragged: bool, draft: DraftModel | None
 ) -> Decoder:
     if window.context is None:
         return RecurrentDecoder(model, sampler)
@@ -373,11 +373,11 @@ def _new_decoder(
 # --- speculative decoding -----------------------------------------------------------------------------------------------------
 
 
-def _drafting(draft: Draft | Module | None, model: Module, how: Sampling) -> Draft | None:
+def _drafting(draft: DraftModel | Module | None, model: Module, how: Sampling) -> DraftModel | None:
     if draft is None:
         return None
-    if not isinstance(draft, Draft | Module):
-        raise UserError("generate", f"draft must be a network or a text.Draft, got {type(draft).__name__}.")
+    if not isinstance(draft, DraftModel | Module):
+        raise UserError("generate", f"draft must be a network or a text.DraftModel, got {type(draft).__name__}.")
     if not isinstance(model, CachedNetwork):
         raise UserError(
             "generate",
@@ -385,10 +385,10 @@ def _drafting(draft: Draft | Module | None, model: Module, how: Sampling) -> Dra
         )
     if how.repetition_penalty != 1.0:
         raise UserError("generate", "repetition_penalty and draft cannot be combined. Leave one of them out.")
-    return draft if isinstance(draft, Draft) else Draft(draft)
+    return draft if isinstance(draft, DraftModel) else DraftModel(draft)
 
 
-def _check_draft(draft: Draft, vocabulary: int, needed: int) -> None:
+def _check_draft(draft: DraftModel, vocabulary: int, needed: int) -> None:
     tokens = _outputs(draft.model, [0]).shape[-1]
     if tokens != vocabulary:
         raise UserError(

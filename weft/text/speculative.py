@@ -1,6 +1,6 @@
 """Speculative decoding: a small network drafts tokens, and the large one checks all of them in one step.
 
-    draft = text.Draft(small, tokens=4)
+    draft = text.DraftModel(small, tokens=4)
     text.generate(large, prompt, tokenizer, draft=draft)
     draft.accepted_per_step                                   # of 4
 
@@ -38,12 +38,12 @@ from .sampling import NOT_A_NUMBER, Sampler
 
 
 @dataclass
-class Draft:
+class DraftModel:
     """A small network that drafts so many tokens for each step of a large one, and how many of them were accepted.
 
     >>> from weft import text, zoo
     >>> small, large = (zoo.gpt(3, context=16, features=n, heads=2, layers=1) for n in (4, 8))
-    >>> draft = Draft(small, tokens=2)
+    >>> draft = DraftModel(small, tokens=2)
     >>> len(text.generate(large, [0, 1], max_new_tokens=9, draft=draft)), 0 <= draft.accepted_per_step <= 2
     (11, True)
     """
@@ -54,10 +54,11 @@ class Draft:
     accepted: int = 0  # tokens
 
     def __post_init__(self) -> None:
-        whole("Draft", "number of tokens", self.tokens, least=1)
+        whole("DraftModel", "number of tokens", self.tokens, least=1)
         if not isinstance(self.model, CachedNetwork):
             raise UserError(
-                "Draft", f"a network with a key-value cache (new_cache) is required, got {type(self.model).__name__}."
+                "DraftModel",
+                f"a network with a key-value cache (new_cache) is required, got {type(self.model).__name__}.",
             )
 
     @property
@@ -69,7 +70,7 @@ class Draft:
 class SpeculativeDecoder(CachedDecoder):
     """See the head of this file. One text at a time: those of a batch would accept different numbers of tokens."""
 
-    def __init__(self, model: Any, draft: Draft, sampler: Sampler, capacity: int) -> None:
+    def __init__(self, model: Any, draft: DraftModel, sampler: Sampler, capacity: int) -> None:
         super().__init__(model, sampler, capacity, padded=False)
         self.draft, self.ahead = draft, draft.tokens
         self.draft_cache: KVCache = draft.model.new_cache(1, capacity)
@@ -93,7 +94,7 @@ class SpeculativeDecoder(CachedDecoder):
     def read(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
         found = super().read(sequences)
         tokens, _ = self._laid_out(sequences)
-        self._draft_prefill(asarray(tokens), asarray(np.int32(self.filled)))
+        self._draft_prefill(asarray(tokens), asarray(np.int32(self.filled)), self.tokens)
         return found
 
     def advance(self, steps: int) -> np.ndarray:
@@ -102,7 +103,7 @@ class SpeculativeDecoder(CachedDecoder):
             return super().advance(1)
         for _ in range(self.ahead + 1):
             self._draft()
-        self._check()
+        self._check(self.drafted, self.draft_shares)
         count, *tokens = self.checked.numpy().tolist()
         self.filled += count
         self.draft.steps += 1
@@ -113,10 +114,12 @@ class SpeculativeDecoder(CachedDecoder):
         return super().is_of(model) and self.draft_cache.fits(self.draft.model.modules())
 
     # --- the compiled steps ---
+    # They are given what another one has written: of tensors that they capture and do not write themselves, a compiled function expects
+    # that they rarely change, and prepares all weights again when one did.
 
-    def _draft_prefilled(self, tokens: Tensor, length: Tensor) -> None:
+    def _draft_prefilled(self, tokens: Tensor, length: Tensor, first: Tensor) -> None:
         self.draft.model(tokens, cache=self.draft_cache.begin(length), last=length - 1)  # for its cache
-        self.draft_token.assign(self.tokens)
+        self.draft_token.assign(first)
         self.place.assign(zeros((), dtype=int32))
 
     def _drafting(self) -> None:
@@ -132,11 +135,11 @@ class SpeculativeDecoder(CachedDecoder):
         self.place.assign((self.place + 1) % (self.ahead + 1))
         self.draft_token.assign(expand_dims(token, axis=1))
 
-    def _checking(self) -> None:
-        drafted = self.drafted[0, : self.ahead]
+    def _checking(self, drafted: Tensor, their_shares: Tensor | None) -> None:
+        drafted = drafted[0, : self.ahead]
         given = concat([self.tokens, expand_dims(drafted, axis=0)], axis=1)
         logits = astype(self.model(given, cache=self.cache.advance(self.ahead + 1))[0], float32)
-        accepted, tokens = self._accepted(logits, drafted)
+        accepted, tokens = self._accepted(logits, drafted, their_shares)
         has_failed = any(isnan(logits)) | any(drafted == NOT_A_NUMBER)
         tokens, accepted = where(has_failed, NOT_A_NUMBER, tokens), where(has_failed, 0, accepted)
         for cache in (self.cache, self.draft_cache):
@@ -146,16 +149,16 @@ class SpeculativeDecoder(CachedDecoder):
         self.draft_token.assign(last)
         self.checked.assign(concat([reshape(accepted + 1, (1,)), tokens]))
 
-    def _accepted(self, logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    def _accepted(self, logits: Tensor, drafted: Tensor, their_shares: Tensor | None) -> tuple[Tensor, Tensor]:
         """How many drafted tokens are accepted, and the tokens up to the one that follows them; those behind it do not count."""
-        if self.draft_shares is None:
+        if their_shares is None:
             best = astype(argmax(logits, axis=1), int32)
             return _leading(best[: self.ahead] == drafted), best
         shares, place = self.sampler.shares(logits), expand_dims(arange(self.ahead + 1, dtype=int32), axis=1)
         drawn = self.sampler.stream.uniform((self.ahead,))
-        own, theirs = (_of_tokens(x[: self.ahead], drafted) for x in (shares, self.draft_shares))
+        own, theirs = (_of_tokens(x[: self.ahead], drafted) for x in (shares, their_shares))
         accepted = _leading(drawn * theirs < own)
-        rest = maximum(shares - where(place < self.ahead, self.draft_shares, 0.0), 0.0)
+        rest = maximum(shares - where(place < self.ahead, their_shares, 0.0), 0.0)
         rest, all_of = (take(x, expand_dims(accepted, axis=0), axis=0) for x in (rest, shares))
         # Where rounding leaves nothing, the two distributions are equal.
         last = self.sampler.token_of(where(sum(rest) > 0.0, rest, all_of))
