@@ -56,7 +56,7 @@ WRONG: dict[str, Sequence[str]] = {
     "colour": ("green",), "labels": ("words",), "length": ("0", "-1", "x"), "tokenizer": ("words", "bpe", "bpe:256", "bpe:x"), "augment": ("wild",), "flip": ("perhaps",), "workers": ("-1", "many"),
     "model": ("lenett", "char_lstm"), "hidden": ("0",), "layers": ("0",), "heads": ("0", "2"), "key_heads": ("0", "2"), "positions": ("sine", "rotary"), "window": ("0", "x", "2"), "dropout": ("1", "-0.1"), "weights": ("nothing-like-it",),
     "freeze": ("-1", "2"), "freeze_layers": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
-    "accumulate": ("0",), "parallel": ("modle:2", "data:0", "data:x", "data:2,data:2"), "micro_batches": ("0", "x"), "zero": ("-1", "3", "x"), "local_steps": ("0", "x"), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),
+    "accumulate": ("0",), "parallel": ("modle:2", "data:0", "data:x", "data:2,data:2"), "micro_batches": ("0", "x"), "pipeline_schedule": ("zigzag", "gpipe"), "recompute": ("perhaps", "true"), "cuts": ("measured", "layers.0,", "layers.0"), "zero": ("-1", "3", "x"), "local_steps": ("0", "x"), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),
     "weight_decay": ("-1", "nan"), "clip_norm": ("0", "-1"), "loss": ("crossentropy",), "precision": ("float8", "int8"),
     "device": ("tpu", "npu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
     "fast_dev_run": ("-1",), "overfit": ("-1",), "keep": ("-1",), "name": ("a/b", "", "x" * 300), "runs": ("photos/red/0.png",),

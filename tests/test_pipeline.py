@@ -9,7 +9,7 @@ from weft import nn, optim, parallel
 from weft.errors import RunError, UserError
 from weft.graph.node import Type
 from weft.mesh.links import Neighbours
-from weft.parallel.pipeline_cuts import balanced, cut, trace_network
+from weft.parallel.pipeline_cuts import balanced, cut, cut_after, cut_names, trace_network
 from weft.parallel.pipeline_schedule import SCHEDULES, most_stored, schedule
 from weft.precision import LossScale
 
@@ -223,6 +223,29 @@ def test_measured_times_move_the_cut():
         trace_network(tools.mlp(), Type((3, 12), weft.float32), {"top": 1.0})
     with pytest.raises(UserError, match="can be cut into 2 stages with parameters, 3 are required"):
         cut(trace_network(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Type((2, 3), weft.float32)), 3)
+
+
+def test_a_network_is_cut_after_the_layers_that_are_named():
+    network = trace_network(tools.mlp(), Type((3, 12), weft.float32))
+    for names in (["layers.2"], ["layers.0", "layers.4"]):
+        assert cut_names(network, cut_after(network, len(names) + 1, names)) == names
+    for stages, names, message in (
+        (2, ["layers.3a"], "cannot be cut after 'layers.3a'. It can be cut after layers.0, layers.1, "),
+        (3, ["layers.4", "layers.0"], "the 2 layers that end all 3 stages but the last .* in the order of the network"),
+        (3, ["layers.4"], "the 2 layers that end all 3 stages but the last"),
+        (3, ["layers.0", "layers.1"], "each stage needs parameters to train, and the one after layers.0 has none"),
+    ):
+        with pytest.raises(UserError, match=message):
+            cut_after(network, stages, names)
+
+
+def test_each_call_of_a_layer_is_a_cut_of_its_own():
+    layer = nn.Linear(4, 4)
+    network = trace_network(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 2)), Type((3, 4), weft.float32))
+    names = network.point_names
+    assert len(set(names)) == len(names) == 3
+    assert names[0] + ":2" == names[2]
+    assert cut_after(network, 2, names[2:]) == network.points[2:]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

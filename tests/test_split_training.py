@@ -16,10 +16,13 @@ import weft
 from uncompiled import uncompiled
 from weft import data, nn, train, zoo
 from weft.errors import RunError, UserError
+from weft.graph.node import Type
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import resume
 from weft.jobs.training import train as jobs_train
+from weft.parallel.pipeline_cuts import trace_network
+from weft.train import stage_times
 
 
 def network():
@@ -114,6 +117,112 @@ def test_compiled_programs_of_splits(shared_pools):
     wanted = fitted(epochs=1, device="cpu")
     for parallel in ("model:2", "pipeline:2"):
         check(shared_pools[2].run(fitted_as, parallel, {"epochs": 1, "device": "cpu"}), wanted)
+
+
+# --- settings of pipelines ------------------------------------------------------------------------------------------------------
+
+
+def stored_bytes(report):
+    return [int(line.split()[-1].replace(",", "")) for line in report.splitlines()[2:]]
+
+
+def test_the_schedule_and_recomputation_of_a_pipeline_change_what_it_stores_and_nothing_else(shared_pools, alone):
+    stored = {}
+    for name, given in {
+        "usual": {},
+        "gpipe": {"pipeline_schedule": "gpipe"},
+        "recompute": {"recompute": True},
+    }.items():
+        found = shared_pools[2].run(fitted_as, "pipeline:2", given)
+        check(found, alone)
+        stages, report = found[0][2]
+        assert stages.partition(", balanced")[0].endswith(
+            {"usual": "1f1b", "gpipe": "gpipe", "recompute": "1f1b, activations recomputed"}[name]
+        )
+        assert report.startswith("gpipe" if name == "gpipe" else "1f1b")
+        stored[name] = stored_bytes(report)
+    assert stored["gpipe"] == [2 * stored["usual"][0], 4 * stored["usual"][1]]  # of 4 micro-batches, not of at most 2
+    assert stored["recompute"][0] < stored["usual"][0]
+
+
+def continued(folder):
+    """Epochs with cuts that are given, then with those of the checkpoint, with others, and with another number of stages."""
+    run, told = {"folder": folder, "resume": True}, []
+    fitted("pipeline:2", epochs=1, cuts=["layers.0"], folder=folder)
+    for epochs, given in enumerate(({}, {"cuts": "counted"}, {"cuts": ("layers.5",)}, {}), 2):
+        told += fitted("pipeline:2", epochs=epochs, **run, **given)[2][:1]
+    return told
+
+
+def test_a_run_that_goes_on_keeps_its_cut_unless_it_is_told_another(shared_pools, tmp_path):
+    told, _ = shared_pools[2].run(continued, str(tmp_path / "run"))
+    found = [
+        re.search(r"(cut as \w+|balanced by [\w -]+):.* to (layers\.\d) ", text, re.DOTALL).groups() for text in told
+    ]
+    assert found[0] == ("cut as before", "layers.0")
+    assert found[1][0] == "balanced by counted multiply-adds"
+    assert found[1][1] not in ("layers.0", "layers.5")
+    assert found[2:] == [("cut as given", "layers.5"), ("cut as before", "layers.5")]
+
+
+def test_the_cut_follows_times_that_are_measured(monkeypatch):
+    """Layers that compute the same are measured once; the rest, when time is up, in proportion to their multiply-adds."""
+    weft.seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8, activation="relu") for _ in range(6)), nn.Linear(8, 400), nn.ReLU())
+    seen = []
+
+    def seconds(network, model, begin, end, precision):
+        seen.append((begin and begin.path, end and end.path))
+        return 6.0 if end is None else 1.0
+
+    monkeypatch.setattr(stage_times, "_seconds", seconds)
+    found = stage_times._measured(model, Type((4, 8), weft.float32), 2, None)
+    assert found.after == ["layers.5"]
+    assert found.seconds == pytest.approx([6.0, 6.0])
+    assert sorted(seen, key=str) == [
+        ("layers.0", "layers.1"),
+        ("layers.5", None),
+        (None, "layers.0"),
+    ]  # the first has no gradient of its input
+    counted = trace_network(model, Type((4, 8), weft.float32)).costs
+    monkeypatch.setattr(stage_times, "SECONDS", -1.0)
+    found = stage_times._measured(model, Type((4, 8), weft.float32), 2, None)
+    assert "(0 of 3 different layers, the rest in proportion to multiply-adds)" in found.text
+    assert sum(found.seconds) == pytest.approx(sum(counted))
+
+
+def measured(parallel):
+    """A training whose cut was measured, compiled, and one that is told the same cut."""
+    given = {"device": "cpu", "epochs": 1}
+    weights, _, told = fitted(parallel, **given)
+    names = re.findall(r" to (layers\.\d)", told[0]) if told else []
+    names = weft.parallel.all_gather(weft.asarray([int(n[-1]) for n in names] or [0]), "pipeline").numpy()[0]
+    same = fitted(parallel, cuts=[f"layers.{n}" for n in names], **given)
+    return weights, same[0], told
+
+
+def test_measuring_changes_nothing_but_the_cut(shared_pools):
+    """Neither running statistics nor random numbers: the network has both."""
+    found = shared_pools[2].run(measured, "pipeline:2")
+    assert re.search(r"balanced by times of layers, measured in [\d.]+ s:\n.*% of the time\)", found[0][2][0])
+    for weights, same, _ in found:
+        assert all(np.array_equal(weights[name], same[name]) for name in same)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "given", "text"),
+    [
+        (None, {"pipeline_schedule": "gpipe"}, "pipeline_schedule= requires a pipeline, such as parallel=pipeline:2"),
+        ("data:1", {"recompute": True}, "recompute= requires a pipeline"),
+        (None, {"cuts": "measured"}, "cuts= requires a pipeline"),
+        ("pipeline:2", {"pipeline_schedule": "1b1f"}, "pipeline_schedule is gpipe or 1f1b, got '1b1f'."),
+        ("pipeline:2", {"recompute": 1}, "recompute is True or False, got 1"),
+        ("pipeline:2", {"cuts": "middle"}, "cuts is measured, counted, or the last layer of each stage but the last, got 'middle'"),
+        ("pipeline:3", {"cuts": ["layers.0"]}, "2 for 3 stages, got 1"),
+    ],
+)  # fmt: skip
+def test_settings_of_pipelines_are_checked_before_anything_else(parallel, given, text):
+    assert text in message(fitted_as, parallel, given)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------------------
@@ -299,6 +408,22 @@ def test_a_run_of_one_split_goes_on_with_another(shared_pools, tmp_path):
     assert [e["epoch"] for e in events if e["type"] == "epoch"] == [1, 2]
 
 
+def test_a_run_goes_on_without_the_settings_that_its_new_split_has_no_use_for(shared_pools, tmp_path):
+    given = {"parallel": "pipeline:2", "pipeline_schedule": "gpipe", "recompute": "true", "cuts": "layers.1.layers.1"}
+    folder = Path(shared_pools[2].run(job_as, str(tmp_path), given)[0])
+    args = (folder / "args.yaml").read_text()
+    assert 'pipeline_schedule: "gpipe"' in args
+    assert 'cuts: ["layers.1.layers.1"]' in args
+    assert "gpipe, activations recomputed, cut as given:" in (folder / "events.jsonl").read_text()
+    shared_pools[2].run(again, str(folder), "data:2")
+    assert "pipeline_schedule= of the run is for pipelines, and is left out" in (folder / "events.jsonl").read_text()
+    assert "pipeline_schedule: null" in (folder / "args.yaml").read_text()
+
+
+def job_as(folder, given):
+    return job(folder, **given)
+
+
 def job_of_rank(folder, parallel):
     return job(folder, parallel=parallel)
 
@@ -326,6 +451,7 @@ def test_kill_of_a_rank_ends_all_and_the_run_goes_on_exactly(tmp_path, parallel)
         f"parallel={parallel}",
         f"runs={tmp_path}",
     ]
+    settings += ["cuts=counted"] if "pipeline" in parallel else []  # measured ones may differ between two runs
     weft_ = [sys.executable, "-m", "weft"]
     subprocess.run([*weft_, "train", *settings, "name=whole"], check=True, capture_output=True)
     folder = tmp_path / "classify" / "killed"

@@ -16,6 +16,7 @@ from .definitions import definition_of
 from .job import TASKS
 from .networks import WRITERS, check_gpt, check_size, check_views, full_name, loss_of
 from .optimizers import check_mix, optimizer_settings
+from .parallel_checks import check_parallel
 from .rate_schedules import check_schedule
 from .weights import find_weights
 
@@ -36,6 +37,7 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
         bias_rate=1.0 if rate is None else settings["bias_rate"], memory=settings["memory"],
     ).check()  # fmt: skip
     _check_resident(where, settings)
+    check_parallel(settings)
     if settings["weights"] is not None:
         find_weights(settings["weights"], settings["runs"])
     for name in ("freeze", "freeze_layers"):

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 from ..knobs import KNOBS, memory_size
 from ..lazy import load_registrations
-from ..parallel.forms import AUTO, FORMS, read_form
+from ..parallel.forms import AUTO, COUNTED, CUTS, FORMS, MEASURED, read_form
 from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
@@ -47,6 +47,16 @@ def parallel_sizes(text: str) -> str:
         except UserError:
             raise ValueError(f"it must be {FORMS}") from None
     return text
+
+
+def stage_cuts(text: str) -> str | tuple[str, ...]:
+    """Where stages of a pipeline end: measured, counted, or the names of layers."""
+    if text in (MEASURED, COUNTED):
+        return text
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"it must be {CUTS}")
+    return names
 
 
 def tokenizer_name(text: str) -> str:
@@ -119,6 +129,9 @@ SETTINGS: dict[str, Setting] = {
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
     "parallel": Setting(parallel_sizes, None, "what ranks share: batches (data:4), layers (model:2), pipeline stages (pipeline:2), a combination (data:2,model:2), or auto", "training"),
     "micro_batches": Setting(count, None, "micro-batches of a batch; default: one per rank, four per pipeline stage", "training"),
+    "pipeline_schedule": Setting(str, None, "schedule of a pipeline; default: 1f1b", "training", ("1f1b", "gpipe")),
+    "recompute": Setting(flag, False, "activation recomputation: a pipeline stores the inputs of its stages only", "training"),
+    "cuts": Setting(stage_cuts, None, "where stages of a pipeline end: measured (default) balances times of layers, counted multiply-adds, or layers such as layers.2,layers.5", "training"),
     "zero": Setting(whole, 0, "ZeRO stage: 1 shards the optimizer's state over ranks, 2 gradients too", "training"),
     "local_steps": Setting(count, 1, "local SGD: steps between two averages of the ranks' parameters", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),

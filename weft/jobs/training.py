@@ -36,6 +36,7 @@ from .events import Listener, Recorder, ignore_events
 from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import dataset_text
+from .parallel_checks import left_out
 from .parallel_training import chosen_split, in_processes, leads, needs_processes, with_ranks, writing
 from .rate_schedules import schedule
 from .schema import validated
@@ -89,8 +90,12 @@ def resume(
     if {**told, **changed}["parallel"] == AUTO:
         split = chosen_split(lambda: job_of("resume", {**told, **changed}, recorder), recorder)
         changed, notes = {**changed, **split.settings}, [*notes, split.note]
+    unused = left_out(told, changed)
+    changed = {**changed, **unused.settings}
     if needs_processes({**told, **changed}):
-        return in_processes({**told, **changed}, resume, folder, changed, listener=listener, notes=notes)
+        return in_processes(
+            {**told, **changed}, resume, folder, changed, listener=listener, notes=[*notes, *unused.notes]
+        )
     with writing(folder):
         if (folder / ENSEMBLE).exists():
             raise UserError("weft resume", f"a run that was trained is required, got {folder}, which weft ensemble made. Resume its members.")  # fmt: skip
@@ -101,7 +106,7 @@ def resume(
         with training_on(settings["device"]) as device:
             check_settings("resume", settings)
             job = job_of("resume", {**settings, "device": device.name}, recorder)
-            job.notes[:0] = notes
+            job.notes[:0] = [*notes, *unused.notes]
             if fresh:
                 job.notes.append("it was stopped before its first checkpoint, and starts again")
             elif told["device"] not in (None, device.name):
@@ -188,7 +193,8 @@ def _trained(
         precision=settings["precision"], memory=settings["memory"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        resident=settings["resident"], alternate_flips=settings["alternate_flips"], bias_rate=settings["bias_rate"], parallel=settings["parallel"], micro_batches=settings["micro_batches"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
+        resident=settings["resident"], alternate_flips=settings["alternate_flips"], bias_rate=settings["bias_rate"], parallel=settings["parallel"], micro_batches=settings["micro_batches"],
+        pipeline_schedule=settings["pipeline_schedule"], recompute=settings["recompute"], cuts=settings["cuts"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The setting `parallel` as text: "data:4", "pipeline:2", "data:2,model:2" or "auto"."""
+"""The setting `parallel` as text: "data:4", "pipeline:2", "data:2,model:2" or "auto". And where a pipeline is cut."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from ..hints import nearest
 
 AUTO = "auto"
 FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
+MEASURED, COUNTED = "measured", "counted"  # costs that the stages of a pipeline are balanced by
+CUTS = f"{MEASURED}, {COUNTED}, or the last layer of each stage but the last"
 DATA, PIPELINE, MODEL = "data", "pipeline", "model"
 AXES = (DATA, PIPELINE, MODEL)  # of the mesh. Neighbouring ranks share layers: model parallelism communicates most
 

@@ -13,7 +13,7 @@ def train(x, y):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..precision import LossScale
 from ..random import SUBSTREAM, default_generator
 from ..tensor import ArrayLike, Tensor, as_tensor, number
 from ..tree import flatten, unflatten
-from .pipeline_cuts import cut, described, trace_network
+from .pipeline_cuts import cut, cut_after, cut_names, described, trace_network
 from .pipeline_report import PipelineReport, StageEvent, StageRecord, gather_records
 from .pipeline_schedule import FORWARD, Work, most_stored, schedule
 from .pipeline_stage import BatchTask, Loss, PipelineStage
@@ -61,12 +61,14 @@ class Pipeline:
         schedule: str = "1f1b",
         recompute: bool = False,
         costs: Mapping[str, float] | None = None,
+        cuts: Sequence[str] | None = None,
         precision: DTypeLike | None = None,
         scale: LossScale | None = None,
         around: BatchTask | None = None,
     ) -> None:
         """`data`: the data-parallel axis of the mesh; gradients are averaged along it. `recompute`: store only the inputs of stages, and
-        recompute activations in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`. `scale`: loss scale, for
+        recompute activations in backward passes. `costs`: seconds of layers by path, as measured by `weft.profile`. `cuts`: the last
+        layer of each stage but the last, instead of those that balance the costs. `scale`: loss scale, for
         float16. `around`: computation before and after the network, instead of `loss` alone."""
         self.mesh, self.axis = meshes.current(), axis
         self.stages, self.number = self.mesh.size(axis), self.mesh.index(axis)
@@ -75,7 +77,7 @@ class Pipeline:
         self.work = _checked(schedule, self.number, self.stages, micro_batches)
         self.task = around or BatchTask(self._micro_type(example), None, loss)
         self.network = trace_network(model, self.task.input, costs, self._before)
-        self.cuts = cut(self.network, self.stages)
+        self.cuts = cut(self.network, self.stages) if cuts is None else cut_after(self.network, self.stages, cuts)
         stages_of = owners(model, self.network, self.cuts)
         drop_others(model, {name for name, stages in stages_of.items() if self.number in stages})
         self.tensors = StageTensors(model, self.mesh, axis, stages_of)
@@ -218,6 +220,11 @@ class Pipeline:
         """The timeline of the last step: all stages must call this."""
         records = gather_records(self._record, self.mesh, self.axis)
         return PipelineReport(self.schedule, self.micro_batches, records, *self.described())
+
+    @property
+    def cut_names(self) -> list[str]:
+        """The last layer of each stage but the last: `cuts` of the same pipeline."""
+        return cut_names(self.network, self.cuts)
 
     def described(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Descriptions of the layers of all stages, and their modelled costs."""

@@ -6,6 +6,7 @@ that call; it should be cut such that the most expensive stage is as cheap as po
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate, pairwise
@@ -68,6 +69,19 @@ class NetworkTrace:
     names: dict[Module, str]
     points: list[CutPoint] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)  # one more than there are points
+
+    @property
+    def point_names(self) -> list[str]:
+        """The names of the points: the path of the module that is called, with the number of the call from the second on.
+
+        They do not depend on costs: a run that is continued is cut at the points of the same names.
+        """
+        seen = Counter[str]()
+        found = []
+        for point in self.points:
+            seen[point.path] += 1
+            found.append(point.path if seen[point.path] == 1 else f"{point.path}:{seen[point.path]}")
+        return found
 
     def between(self, begin: CutPoint | None, end: CutPoint | None) -> list[Node]:
         """The nodes from one cut to another; None is the input or the output of the network."""
@@ -215,10 +229,7 @@ def balanced(costs: Sequence[float], stages: int, trained: Sequence[bool] | None
 
 def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
     """The cuts that balance `stages` stages, each with parameters."""
-    trained = [
-        any(n in network.tensors and network.tensors[n].requires_grad for n in network.between(begin, end))
-        for begin, end in pairwise([None, *network.points, None])
-    ]
+    trained = [_is_trained(network, begin, end) for begin, end in pairwise([None, *network.points, None])]
     found = balanced(network.costs, stages, trained)
     if len(found) < stages - 1:
         raise UserError(
@@ -227,6 +238,37 @@ def cut(network: NetworkTrace, stages: int) -> list[CutPoint]:
             "whose result is all that later layers need: use fewer stages, or a network of more layers in a row.",
         )
     return [network.points[first - 1] for first in found]
+
+
+def cut_after(network: NetworkTrace, stages: int, names: Sequence[str]) -> list[CutPoint]:
+    """The cuts after these layers, each the last one of its stage."""
+    known = network.point_names
+    for name in names:
+        if name not in known:
+            raise UserError("Pipeline", f"the network cannot be cut after {name!r}. It can be cut after {', '.join(known) or 'no layer'}.")  # fmt: skip
+    places = [known.index(name) for name in names]
+    if places != sorted(set(places)) or len(places) != stages - 1:
+        raise UserError(
+            "Pipeline",
+            f"the {stages - 1} layers that end all {stages} stages but the last are required, in the order of the network, got {', '.join(names) or 'none'}.",
+        )
+    cuts = [network.points[place] for place in places]
+    for begin, end in pairwise([None, *cuts, None]):
+        if not _is_trained(network, begin, end):
+            where = "the input" if begin is None else begin.path
+            raise UserError("Pipeline", f"each stage needs parameters to train, and the one after {where} has none.")
+    return cuts
+
+
+def cut_names(network: NetworkTrace, cuts: Sequence[CutPoint]) -> list[str]:
+    """The names of cuts, for `cut_after`."""
+    names = network.point_names
+    return [names[network.points.index(point)] for point in cuts]
+
+
+def _is_trained(network: NetworkTrace, begin: CutPoint | None, end: CutPoint | None) -> bool:
+    """Whether there are parameters to train from one cut to another."""
+    return any(n in network.tensors and network.tensors[n].requires_grad for n in network.between(begin, end))
 
 
 def described(network: NetworkTrace, cuts: Sequence[CutPoint]) -> tuple[tuple[str, ...], tuple[float, ...]]:

@@ -16,7 +16,6 @@ from ..graph.node import Type
 from ..insight.profile_text import duration
 from ..knobs import knobs
 from ..mesh.connection import connection
-from ..mesh.mesh import run_collective
 from ..mesh.world import world
 from ..nn.module import Module
 from ..ops.convert import parameter
@@ -36,7 +35,7 @@ from .forecast import input_types
 from .making import Same, TrainingPlan, make
 from .memory import arrays_like
 from .network_split import layer_splits
-from .ranks import PER_STAGE, largest_divisor
+from .ranks import PER_STAGE, broadcast_text, largest_divisor
 
 Tell = Callable[[str], None]
 
@@ -180,10 +179,8 @@ def agreed_choice(choose: Callable[[], ParallelChoice]) -> ParallelChoice:
         return choose()
     if connection().engine != "local":
         raise UserError("fit", "parallel=auto is for processes of one machine. Name a split; weft plan compares them on a cluster.")  # fmt: skip
-    mesh = ParallelSizes(data=me.size).mesh()
+    ParallelSizes(data=me.size).mesh()
     made = choose() if me.rank == 0 else ParallelChoice(ParallelSizes(), 0, "")
-    text = json.dumps([made.sizes.data, made.sizes.pipeline, made.sizes.model, made.zero, made.why]).encode()
-    length = int(run_collective("broadcast", np.asarray(len(text)), DATA, mesh.axes, 0))
-    told = np.resize(np.frombuffer(text, np.uint8), length)
-    *sizes, zero, why = json.loads(run_collective("broadcast", told, DATA, mesh.axes, 0).tobytes())
+    text = json.dumps([made.sizes.data, made.sizes.pipeline, made.sizes.model, made.zero, made.why])
+    *sizes, zero, why = json.loads(broadcast_text(text, [DATA]))
     return ParallelChoice(ParallelSizes(*sizes), zero, why)

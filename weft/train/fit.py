@@ -23,6 +23,7 @@ from ..locks import one_writer
 from ..mesh.world import world
 from ..nn.module import Module
 from ..parallel.forms import AUTO
+from ..parallel.sizes import read_sizes
 from ..random import seed as set_seed
 from ..records import dataclass
 from . import memory
@@ -36,9 +37,10 @@ from .forecast import output_types
 from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
+from .pipeline_options import PipelineOptions
 from .ranks import Ranks, min_over_processes, refused_axes
 from .rates import Rates, growing, sweep
-from .state import Training, saved_micro_batches
+from .state import Training, saved_cuts, saved_micro_batches
 from .watch import Now, Watch
 from .watched import WatchedExamples
 
@@ -88,6 +90,9 @@ def fit(
     bias_rate: float = 1.0,
     parallel: str | None = None,
     micro_batches: int | None = None,
+    pipeline_schedule: str | None = None,
+    recompute: bool = False,
+    cuts: str | Sequence[str] | None = None,
     on_split: Callable[[str], None] | None = None,
     folder: str | Path | Callable[[], Path] | None = None,
     resume: bool = False,
@@ -106,7 +111,9 @@ def fit(
     on a GPU one CUDA graph, with the same result; `alternate_flips` then mirrors each image in every other epoch. `bias_rate` multiplies the
     learning rate of biases, and of scales and shifts of norms. With `parallel="data:4"`, four processes that call `fit` alike share every batch; the
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
-    train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how.
+    Of a pipeline, `pipeline_schedule` is "1f1b" (the default) or "gpipe", `recompute=True` stores the inputs of stages only, and `cuts` says where stages end: "measured"
+    (the default) balances the times of layers, "counted" their multiply-adds, and a list names the last layer of each stage but the last. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     _check_settings(optimizer, settings)
@@ -119,6 +126,8 @@ def fit(
     folder = None if fast_dev_run else folder
     check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
+    pipeline = PipelineOptions(pipeline_schedule, recompute, cuts)
+    pipeline.check(None if parallel == AUTO else read_sizes(parallel, world().size).pipeline)
     if parallel == AUTO:
         choice = _automatic(model, data, plan, batch, seed, [*refused], on_split)
         parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
@@ -128,6 +137,7 @@ def fit(
     ranks = Ranks.of(parallel, micro_batches)
     ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
+    cut_before = saved_cuts(checkpoint) if checkpoint is not None and ranks.sizes.pipeline > 1 else None
     with ExitStack() as held:
         run = _open_run(folder, held) if resume and ranks.leads and Path(str(folder)).exists() else None
         set_seed(seed)
@@ -137,7 +147,9 @@ def fit(
             train, validation = _few_batches(train, validation, fast_dev_run, overfit)
             epochs = 1 if fast_dev_run else epochs
         train = ranks.shard(train)
-        training, steps = make(model, train, plan, ranks, describe=folder is not None, tell=on_split)
+        training, steps = make(
+            model, train, plan, ranks, describe=folder is not None, tell=on_split, pipeline=pipeline, cuts=cut_before
+        )
         if checkpoint is not None:
             training.load(checkpoint)
         resident_epochs = ResidentEpochs(steps, train, alternate_flips) if resident else None

@@ -27,13 +27,16 @@ from .folder import DescribedNetwork
 from .forecast import forecast, input_types, output_types
 from .names import Loss, Metrics
 from .network_split import SplitNetwork
+from .pipeline_options import PipelineOptions
 from .pipeline_steps import PipelineSteps
 from .places import TensorPlaces
 from .ranks import Ranks
+from .stage_times import StageCuts, stage_cuts
 from .state import Training
 from .steps import StepParts, Steps
 from .task import makers_of, task_of
 
+NO_PIPELINE = PipelineOptions()
 PROBE = (64, 64)  # shape of the parameter with which the state of an optimizer is measured
 
 
@@ -104,9 +107,10 @@ class TrainingPlan:
 
 def make(
     model: Module, train: Any, plan: TrainingPlan, ranks: Ranks | None = None, *, describe: bool = False,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None, pipeline: PipelineOptions = NO_PIPELINE, cuts: Sequence[str] | None = None,
 ) -> tuple[Training, Steps]:  # fmt: skip
-    """The network, its optimizer and its meters, ready for the first step. Several processes split the network; `tell` is called with a description of how."""
+    """The network, its optimizer and its meters, ready for the first step. Several processes split the network; `tell` is called with a description of how.
+    `cuts`: those of the checkpoint that is continued, of a pipeline."""
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
     example = train.dataset.inputs(np.arange(1))
@@ -119,27 +123,41 @@ def make(
     ranks, groups = ranks or Ranks(), partial(_groups, plan, bool(set(model.named_parameters()) - set(plan.body)))
     ranks.start_alike(model)
     described = DescribedNetwork.of(model, *input_types(prepare, example)) if describe and ranks.leads else None
-    network = SplitNetwork(model, input_types(prepare, example)[0], train, ranks, tell or (lambda text: None))
+    input = input_types(prepare, example)[0]
+    micro_batch = Type((train.batch // ranks.micro_batches, *input.shape[1:]), input.dtype)
+    piped = ranks.sizes.pipeline > 1
+    where = stage_cuts(model, micro_batch, ranks, pipeline, cuts, plan.precision) if piped else StageCuts("")
+    network = SplitNetwork(model, input, train, ranks, tell or (lambda text: None))
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
     parts = StepParts(
         network.model, prepare, task.loss, meters, checks, plan.precision, scale, plan.training_loss(task.loss), plan.mix,
         network.multiple, plan.memory,
     )  # fmt: skip
-    if ranks.sizes.pipeline > 1:
+    if piped:
         if plan.memory:
             raise UserError(
                 "fit",
                 "memory= limits a step that is one program, not the stages of a pipeline. Use more micro_batches.",
             )
-        steps: Steps = PipelineSteps(parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, network.tell)
+        steps: Steps = PipelineSteps(
+            parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, pipeline, where, network.tell
+        )
     else:
         steps = Steps(
             parts, plan.optimizer_of(groups(network.model.named_parameters()) if plan.is_grouped else network.model)
         )
     places = TensorPlaces(network.model, steps.optimizer, network.parts, steps.stages)
     training = Training(
-        network.model, steps.optimizer, train, meters, scale, ranks=ranks, described=described, given_places=places
+        network.model,
+        steps.optimizer,
+        train,
+        meters,
+        scale,
+        ranks=ranks,
+        described=described,
+        given_places=places,
+        cuts=steps.cuts,
     )
     return training, steps
 

@@ -19,10 +19,13 @@ from ..parallel.pipeline_state import StageTensors
 from ..runtime.free_memory import SHARE, free_bytes, size_text
 from ..tensor import Tensor
 from ..tracing.jit import jit
+from .pipeline_options import PipelineOptions
 from .ranks import Ranks
+from .stage_times import StageCuts
 from .steps import StepParts, Steps
 from .task import match_target_shape, prediction_of
 
+USUAL_SCHEDULE = "1f1b"  # as fast as gpipe, and stores less
 REPORTED = 3  # the step whose idle time is told: the first ones compile
 SHOWN = 64  # elements of a metric's tensor that are worth a message after every step
 MakeOptimizer = Callable[[Mapping[str, Tensor]], Optimizer]  # of parameters by name
@@ -32,8 +35,9 @@ class PipelineSteps(Steps):
     """The steps of one stage; all processes of the pipeline call them together."""
 
     def __init__(
-        self, parts: StepParts, optimizer: MakeOptimizer, train: Any, ranks: Ranks, tell: Callable[[str], None]
-    ) -> None:
+        self, parts: StepParts, optimizer: MakeOptimizer, train: Any, ranks: Ranks, options: PipelineOptions,
+        cuts: StageCuts, tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._micro_batches = ranks.micro_batches // ranks.size
         x, y = train.dataset.inputs(np.arange(1)), np.asarray(train.dataset.labels[:1])
         size = train.batch // ranks.micro_batches
@@ -44,17 +48,25 @@ class PipelineSteps(Steps):
         self.pipeline = Pipeline(
             parts.model, self._loss, lambda own: optimizer({names[id(p)]: p for p in own}), None, axis=PIPELINE,
             micro_batches=self._micro_batches, precision=parts.precision, scale=parts.scale, around=around,
+            schedule=options.schedule or USUAL_SCHEDULE, recompute=options.recompute, cuts=cuts.after,
         )  # fmt: skip
         super().__init__(parts, self.pipeline.optimizer)
         self._measure_check = jit(self._measured)
         self._tell, self._steps = tell, 0
-        self._tell_stages()
+        self._tell_stages(cuts, options.recompute)
 
-    def _tell_stages(self) -> None:
-        layers, costs = self.pipeline.described()
-        shares = [f"  {number}: {text} ({cost / sum(costs):.0%} of the work)" for number, (text, cost) in enumerate(zip(layers, costs, strict=True))]  # fmt: skip
-        head = f"a pipeline of {len(layers)} stages and {self._micro_batches} micro-batches, {self.pipeline.schedule}:"
+    def _tell_stages(self, cuts: StageCuts, recompute: bool) -> None:
+        layers, counted = self.pipeline.described()
+        costs, what = (counted, "work") if cuts.seconds is None else (cuts.seconds, "time")
+        shares = [f"  {number}: {text} ({cost / sum(costs):.0%} of the {what})" for number, (text, cost) in enumerate(zip(layers, costs, strict=True))]  # fmt: skip
+        how = ", activations recomputed" if recompute else ""
+        head = f"a pipeline of {len(layers)} stages and {self._micro_batches} micro-batches, {self.pipeline.schedule}{how}, {cuts.text}:"
         self._tell("\n".join([head, *shares]))
+
+    @property
+    def cuts(self) -> list[str]:
+        """The last layer of each stage but the last."""
+        return self.pipeline.cut_names
 
     @property
     def stages(self) -> StageTensors:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,6 +160,10 @@ class Ranks:
         """The part of such a total that this process holds after a checkpoint was loaded: rank 0 holds all of a sum."""
         return total if self.rank == 0 or combine != "sum" else zeros_like(total)
 
+    def told_by_leader(self, text: str) -> str:
+        """A text of the leading process, in all of them; a collective call."""
+        return broadcast_text(text, self.sizes.axes)
+
     def gathered(self, *numbers: float) -> list[list[float]]:
         """Numbers of all processes, by rank; a collective call."""
         found = np.array(numbers, np.float64)
@@ -197,6 +201,18 @@ def min_over_processes(number: int) -> int:
         return number
     mesh = ParallelSizes(data=size).mesh()
     return int(run_collective("all_reduce", np.asarray(number), DATA, mesh.axes, "min", "summed"))
+
+
+def broadcast_text(text: str, axes: Iterable[str]) -> str:
+    """A text of the first process along these axes of the mesh, in all of them; a collective call."""
+    encoded, known = text.encode(), current().axes
+    length = np.asarray(len(encoded))
+    for axis in axes:
+        length = run_collective("broadcast", length, axis, known, 0)
+    told = np.resize(np.frombuffer(encoded or b" ", np.uint8), int(length))
+    for axis in axes:
+        told = run_collective("broadcast", told, axis, known, 0)
+    return told.tobytes().decode()
 
 
 def refused_axes(settings: Mapping[str, Any]) -> dict[str, list[str]]:

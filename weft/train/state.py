@@ -14,7 +14,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from functools import cached_property
@@ -60,6 +60,7 @@ class Training:
     ranks: Ranks = field(default_factory=Ranks)
     described: DescribedNetwork | None = None  # the whole network, for the folder of the run
     given_places: TensorPlaces | None = None  # None: in every process
+    cuts: Sequence[str] = ()  # the last layers of the stages of a pipeline but the last
 
     @cached_property
     def places(self) -> TensorPlaces:
@@ -103,6 +104,7 @@ class Training:
             "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps // self.calls_per_batch,
             "batches": self.batches // self.calls_per_batch,
             "seconds": self.seconds, "history": self.history, "best": self.best, "micro_batches": self.ranks.micro_batches,
+            "cuts": list(self.cuts),
         }  # fmt: skip
         random = {"random.key": key, "random.offset": offset}
         _keep(path)
@@ -160,6 +162,15 @@ def saved_micro_batches(path: Path) -> int | None:
     except RunError:
         return None
     return count if isinstance(count, int) and count > 1 else None
+
+
+def saved_cuts(path: Path) -> list[str] | None:
+    """Where the network of a run that is resumed was cut into stages; None if it was not. Its tensors do not depend on it."""
+    try:
+        found = _content(path)[1].get("cuts")
+    except RunError:
+        return None
+    return found if isinstance(found, list) and found else None
 
 
 def _below(values: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -78,6 +78,11 @@ class Steps:
         self.prepare.train(training)
 
     @property
+    def cuts(self) -> list[str]:
+        """The last layers of the stages of a pipeline but the last; none otherwise."""
+        return []
+
+    @property
     def stages(self) -> StageTensors | None:
         """Which tensors of the network this process has, if it is a stage of a pipeline."""
         return None

@@ -1,0 +1,58 @@
+"""Checks of the settings of trainings in several processes, before any of them is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..mesh.world import world
+from ..parallel.forms import AUTO
+from ..parallel.sizes import ParallelSizes, read_sizes
+from ..records import dataclass
+from ..train.pipeline_options import PipelineOptions
+
+PIPELINE_SETTINGS = ("pipeline_schedule", "recompute", "cuts")
+NO_VALUES = {"pipeline_schedule": None, "recompute": False, "cuts": None}
+
+
+def check_parallel(settings: Mapping[str, Any]) -> None:
+    """Reject settings of pipelines without one."""
+    sizes = parallel_sizes(settings)
+    pipeline_options(settings).check(None if sizes is None else sizes.pipeline)
+
+
+def parallel_sizes(settings: Mapping[str, Any]) -> ParallelSizes | None:
+    """The sizes of the setting `parallel`; None for auto, which chooses them later."""
+    return None if settings["parallel"] == AUTO else read_sizes(settings["parallel"], world().size)
+
+
+def pipeline_options(settings: Mapping[str, Any]) -> PipelineOptions:
+    return PipelineOptions(*(settings[name] for name in PIPELINE_SETTINGS))
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """The settings that a run does without when it goes on with another split, with their new values, and why, as notes."""
+
+    settings: dict[str, Any]
+    notes: list[str]
+
+
+def left_out(told: Mapping[str, Any], changed: Mapping[str, Any]) -> Inherited:
+    """The settings of a run, not of the command that resumes it, that the new split has no use for."""
+    found = Inherited({}, [])
+    sizes = parallel_sizes({**told, **changed})
+    if sizes is None:
+        return found
+
+    def leave_out(name: str, why: str) -> None:
+        found.settings[name] = NO_VALUES[name]
+        found.notes.append(f"{name}= of the run is for {why}, and is left out")
+
+    given = [name for name in PIPELINE_SETTINGS if name not in changed and told[name] != NO_VALUES[name]]
+    for name in given if sizes.pipeline == 1 else ():
+        leave_out(name, "pipelines")
+    named = told["cuts"] if sizes.pipeline > 1 and "cuts" in given else None
+    if isinstance(named, tuple | list) and len(named) != sizes.pipeline - 1:
+        leave_out("cuts", f"{len(named) + 1} stages")
+    return found
