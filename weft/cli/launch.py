@@ -8,8 +8,10 @@ from typing import Any
 from ..errors import UserError
 from ..hints import nearest
 from ..parallel.launcher import launch as run_launch
+from ..parallel.launcher import program
 from ..parallel.slurm import SlurmJob
 from .arguments import Help
+from .training import check_launched
 
 SWITCHES = ("all-output", "slurm", "dry-run")
 NUMBERS = ("ranks", "threads", "nodes", "gpus-per-node")
@@ -46,6 +48,7 @@ def launch(words: Sequence[str]) -> None:
     given = [f"--{name}" for name in options.get("job", {}) if name != "threads"]
     if given or "dry-run" in options:
         raise UserError("weft launch", f"{', '.join(given or ['--dry-run'])} is an option of SLURM jobs. Add --slurm.")
+    _check_training(program(command), ranks)
     threads = options.get("job", {}).get("threads")
     run_launch(command, ranks, threads=threads, all_output=options.get("all-output", False))
 
@@ -83,6 +86,12 @@ def _number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UserError("weft launch", f"{option} needs a number above 0, got {text!r}.")
     return int(text)
+
+
+def _check_training(words: Sequence[str], ranks: int) -> None:
+    """Reject a training here, once, that each of its processes would reject."""
+    if words[:2] == ["-m", "weft"] and words[2:3] in (["train"], ["resume"]):
+        check_launched(words[2], words[3:], ranks)
 
 
 def _submit(job: SlurmJob, options: dict[str, Any]) -> None:

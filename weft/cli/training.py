@@ -86,6 +86,20 @@ def resume(words: Sequence[str]) -> None:
         parts.resume(folder, {name: given[name] for name in given.given if name not in TRACE}, listener)
 
 
+def check_launched(verb: str, words: Sequence[str], ranks: int) -> None:
+    """Check a training that `weft launch` is about to start in this many processes."""
+    given = read(verb, words, SETTINGS | TRACE | FOLDS, 1, common=COMMON)
+    own = {name: given[name] for name in given.given if name in SETTINGS}
+    if verb == "train":
+        named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
+        if given["folds"] is None:
+            parts.check_launch("train", with_recipe("weft train", {**named, **own}), ranks)
+    elif given.plain and parts.find_folds(given.plain[0], given["runs"]) is None:
+        folder = parts.run_of("resume", given.plain)
+        if not parts.is_compression(folder):
+            parts.check_launch("resume", parts.resumed_settings(folder, own, ranks), ranks, folder)
+
+
 def _cluster(where: str, given: Words, device: str | None) -> ClusterPlan | None:
     return cluster_plan(where, given.settings, {name: given[name] for name in given.given}, device)
 

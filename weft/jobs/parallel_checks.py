@@ -10,20 +10,22 @@ from ..parallel.forms import AUTO
 from ..parallel.sizes import ParallelSizes, read_sizes
 from ..records import dataclass
 from ..train.pipeline_options import PipelineOptions
+from ..train.ranks import check_zero
 
 PIPELINE_SETTINGS = ("pipeline_schedule", "recompute", "cuts")
-NO_VALUES = {"pipeline_schedule": None, "recompute": False, "cuts": None}
+NO_VALUES = {"pipeline_schedule": None, "recompute": False, "cuts": None, "zero": 0}
 
 
 def check_parallel(settings: Mapping[str, Any]) -> None:
-    """Reject settings of pipelines without one."""
+    """Reject settings of pipelines and of ranks without them."""
     sizes = parallel_sizes(settings)
+    check_zero(settings["zero"], None if sizes is None else sizes.data)
     pipeline_options(settings).check(None if sizes is None else sizes.pipeline)
 
 
-def parallel_sizes(settings: Mapping[str, Any]) -> ParallelSizes | None:
-    """The sizes of the setting `parallel`; None for auto, which chooses them later."""
-    return None if settings["parallel"] == AUTO else read_sizes(settings["parallel"], world().size)
+def parallel_sizes(settings: Mapping[str, Any], ranks: int | None = None) -> ParallelSizes | None:
+    """The sizes of the setting `parallel` for this many ranks, by default those of this world; None for auto, which chooses them later."""
+    return None if settings["parallel"] == AUTO else read_sizes(settings["parallel"], ranks or world().size)
 
 
 def pipeline_options(settings: Mapping[str, Any]) -> PipelineOptions:
@@ -38,10 +40,10 @@ class Inherited:
     notes: list[str]
 
 
-def left_out(told: Mapping[str, Any], changed: Mapping[str, Any]) -> Inherited:
+def left_out(told: Mapping[str, Any], changed: Mapping[str, Any], ranks: int | None = None) -> Inherited:
     """The settings of a run, not of the command that resumes it, that the new split has no use for."""
     found = Inherited({}, [])
-    sizes = parallel_sizes({**told, **changed})
+    sizes = parallel_sizes({**told, **changed}, ranks)
     if sizes is None:
         return found
 
@@ -52,6 +54,8 @@ def left_out(told: Mapping[str, Any], changed: Mapping[str, Any]) -> Inherited:
     given = [name for name in PIPELINE_SETTINGS if name not in changed and told[name] != NO_VALUES[name]]
     for name in given if sizes.pipeline == 1 else ():
         leave_out(name, "pipelines")
+    if sizes.data == 1 and told["zero"] and "zero" not in changed:
+        leave_out("zero", "ranks that share batches")
     named = told["cuts"] if sizes.pipeline > 1 and "cuts" in given else None
     if isinstance(named, tuple | list) and len(named) != sizes.pipeline - 1:
         leave_out("cuts", f"{len(named) + 1} stages")

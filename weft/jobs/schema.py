@@ -152,6 +152,12 @@ def count(text: str) -> int:
     return value
 
 
+def zero_stage(text: str) -> int:
+    if text not in ("0", "1", "2"):
+        raise ValueError("it must be 0, 1 or 2")
+    return int(text)
+
+
 def number_or_auto(text: str) -> float | str:
     return "auto" if text == "auto" else number(text)
 
@@ -225,7 +231,7 @@ def sizes(text: str) -> tuple[int, int]:
 
 
 TYPES: dict[Callable[[str], Any], str] = {
-    str: "text", flag: "boolean", whole: "integer", count: "integer", seed: "integer", count_or_auto: "integer",
+    str: "text", flag: "boolean", whole: "integer", count: "integer", seed: "integer", zero_stage: "integer", count_or_auto: "integer",
     number: "number", not_negative: "number", positive: "number", fraction: "number", number_or_auto: "number",
     two_fractions: "numbers", numbers: "numbers", sizes: "size",
 }  # fmt: skip

@@ -27,6 +27,7 @@ from .schema import (
     sizes,
     two_fractions,
     whole,
+    zero_stage,
 )
 
 
@@ -132,7 +133,7 @@ SETTINGS: dict[str, Setting] = {
     "pipeline_schedule": Setting(str, None, "schedule of a pipeline; default: 1f1b", "training", ("1f1b", "gpipe")),
     "recompute": Setting(flag, False, "activation recomputation: a pipeline stores the inputs of its stages only", "training"),
     "cuts": Setting(stage_cuts, None, "where stages of a pipeline end: measured (default) balances times of layers, counted multiply-adds, or layers such as layers.2,layers.5", "training"),
-    "zero": Setting(whole, 0, "ZeRO stage: 1 shards the optimizer's state over ranks, 2 gradients too", "training"),
+    "zero": Setting(zero_stage, 0, "ZeRO stage: 1 shards the optimizer's state over ranks, 2 gradients too", "training"),
     "local_steps": Setting(count, 1, "local SGD: steps between two averages of the ranks' parameters", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),
     "seed": Setting(seed, 0, "seed of all random numbers", "training"),

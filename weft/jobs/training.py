@@ -16,6 +16,7 @@ from .. import train as training
 from ..device_names import read_device_name
 from ..errors import RunError, UserError
 from ..io.dataset_names import dataset_name
+from ..mesh.world import world
 from ..ops.convert import asarray
 from ..parallel.forms import AUTO
 from ..report.text_format import counted
@@ -37,7 +38,7 @@ from .folds.results import write_fold
 from .job import ENSEMBLE, Job, held_out, job_of, job_of_run
 from .networks import dataset_text
 from .parallel_checks import left_out
-from .parallel_training import chosen_split, in_processes, leads, needs_processes, with_ranks, writing
+from .parallel_training import check_processes, chosen_split, in_processes, leads, needs_processes, with_ranks, writing
 from .rate_schedules import schedule
 from .schema import validated
 from .settings import SETTINGS
@@ -57,6 +58,7 @@ def train(settings: Mapping[str, Any], listener: Listener = ignore_events, notes
         settings, notes = {**settings, **split.settings}, [*notes, split.note]
     if needs_processes(settings):
         check_settings("train", settings)
+        check_processes("train", settings, recorder=recorder)
         return in_processes(settings, train, settings, listener=listener, notes=notes)
     with training_on(settings["device"]) as device:
         check_settings("train", settings)
@@ -87,12 +89,16 @@ def resume(
     """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
     recorder, changed = Recorder(listener if leads() else ignore_events), given or {}
     told = settings_of("resume", folder)
+    if world().size > 1:
+        changed = {**changed, "parallel": with_ranks({**told, **changed})["parallel"]}
     if {**told, **changed}["parallel"] == AUTO:
         split = chosen_split(lambda: job_of("resume", {**told, **changed}, recorder), recorder)
         changed, notes = {**changed, **split.settings}, [*notes, split.note]
     unused = left_out(told, changed)
     changed = {**changed, **unused.settings}
     if needs_processes({**told, **changed}):
+        check_settings("resume", {**told, **changed})
+        check_processes("resume", {**told, **changed}, folder, recorder)
         return in_processes(
             {**told, **changed}, resume, folder, changed, listener=listener, notes=[*notes, *unused.notes]
         )
@@ -114,6 +120,13 @@ def resume(
                     f"it was on {told['device']} before: on {device} it continues with the same values, but results are not bitwise the same"
                 )
             return _fit(job, folder, recorder)
+
+
+def resumed_settings(folder: Path, given: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """The settings with which this many processes, started together, resume a run."""
+    told = settings_of("resume", folder)
+    changed = {**given, "parallel": with_ranks({**told, **given}, ranks)["parallel"]}
+    return {**told, **changed, **left_out(told, changed, ranks).settings}
 
 
 def _is_fresh(folder: Path) -> bool:

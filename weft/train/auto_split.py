@@ -52,6 +52,11 @@ class ParallelChoice:
     def parallel(self) -> str:
         return str(self.sizes)
 
+    @property
+    def zero_stage(self) -> int:
+        """The stage of ZeRO; 0 if no ranks share batches, whatever was asked for."""
+        return self.zero if self.sizes.data > 1 else 0
+
 
 def choose_parallel(
     model: Module,

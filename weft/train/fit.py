@@ -38,7 +38,7 @@ from .making import Same, TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
 from .pipeline_options import PipelineOptions
-from .ranks import Ranks, min_over_processes, refused_axes
+from .ranks import Ranks, check_zero, min_over_processes, refused_axes
 from .rates import Rates, growing, sweep
 from .state import Training, saved_cuts, saved_micro_batches
 from .watch import Now, Watch
@@ -118,6 +118,7 @@ def fit(
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     _check_settings(optimizer, settings)
     check_arguments(given)
+    check_zero(settings.get("zero", 0), None if parallel == AUTO else read_sizes(parallel, world().size).data)
     plan = TrainingPlan(
         optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix, bias_rate, memory
     )  # fmt: skip
@@ -127,10 +128,13 @@ def fit(
     check_folder(folder, resume)
     refused = refused_axes({"freeze": freeze, "freeze_layers": freeze_layers, **settings})
     pipeline = PipelineOptions(pipeline_schedule, recompute, cuts)
-    pipeline.check(None if parallel == AUTO else read_sizes(parallel, world().size).pipeline)
-    if parallel == AUTO:
+    sizes = None if parallel == AUTO else read_sizes(parallel, world().size)
+    pipeline.check(None if sizes is None else sizes.pipeline)
+    if sizes is None:
         choice = _automatic(model, data, plan, batch, seed, [*refused], on_split)
-        parallel, settings = choice.parallel, {**settings, **({"zero": choice.zero} if choice.zero else {})}
+        parallel = choice.parallel
+        if choice.zero_stage or "zero" in settings:
+            settings = {**settings, "zero": choice.zero_stage}
     checkpoint = _checkpoint(folder) if resume else None
     if micro_batches is None and checkpoint is not None:
         micro_batches = saved_micro_batches(checkpoint)

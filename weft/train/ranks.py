@@ -39,12 +39,7 @@ class Ranks:
     def __init__(self, sizes: ParallelSizes = ONE, micro_batches: int | None = None) -> None:
         self.sizes, self.size, self.processes = sizes, sizes.data, sizes.processes
         self._given = micro_batches
-        if micro_batches is not None and micro_batches % self.size:
-            more = -(-micro_batches // self.size) * self.size
-            raise UserError(
-                "fit",
-                f"{self.size} ranks cannot share {counted(micro_batches, 'micro-batch', 'micro-batches')} evenly. Use micro_batches={more}.",
-            )
+        check_micro_batches(sizes, micro_batches)
         self.micro_batches = micro_batches or self.size
         places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
         self.rank = places[0]
@@ -75,39 +70,19 @@ class Ranks:
             return loader
         if not isinstance(loader, Loader):
             raise UserError("fit", "several ranks or micro-batches require a weft.data.Loader of training data.")
-        if self.sizes.pipeline > 1:
-            self.micro_batches = self.size * self._per_pipeline(loader.batch)
-        self._check_batch(loader)
+        self.micro_batches = micro_batches_of(self.sizes, self._given, loader.batch)
+        if not loader.drop_last:
+            raise UserError(
+                "fit",
+                "ranks share batches of one size: a Loader that drops the last, smaller batch (drop_last) is required.",
+            )
+        check_batch(self.sizes, self.micro_batches, loader.batch, len(loader.dataset))
         count = self.accumulate
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
         return Loader(
             loader.dataset, loader.batch, shuffle=loader.shuffle, seed=loader.seed, drop_last=loader.drop_last,
             workers=loader.workers, prefetch=loader.prefetch, shard=Shard(parts, self.rank * count, count), limit=loader.limit,
         )  # fmt: skip
-
-    def _check_batch(self, loader: Loader) -> None:
-        """Reject batches that cannot be divided into equal micro-batches."""
-        if not loader.drop_last:
-            raise UserError(
-                "fit",
-                "ranks share batches of one size: a Loader that drops the last, smaller batch (drop_last) is required.",
-            )
-        parts, batch, examples = self.micro_batches, loader.batch, len(loader.dataset)
-        if batch % parts == 0:
-            return
-        sizes = [size for size in (batch // parts * parts, -(-batch // parts) * parts) if 0 < size <= examples]
-        hint = f"Use batch={' or batch='.join(map(str, sizes))}." if sizes else "Use fewer ranks."
-        all_of = " (all of the training data)" if batch == examples else ""
-        raise UserError(
-            "fit",
-            f"a batch of {counted(batch, 'example')}{all_of} cannot be divided into {parts} equal micro-batches, one or more for each of {counted(self.size, 'rank')}. {hint}",
-        )
-
-    def _per_pipeline(self, batch: int) -> int:
-        """The micro-batches of a pipeline: as given, or as many as keep its stages busy and divide the batch evenly."""
-        if self._given is not None:
-            return self._given // self.size
-        return largest_divisor(batch // self.size, PER_STAGE * self.sizes.pipeline)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The optimizer's settings: it averages over processes and micro-batches."""
@@ -201,6 +176,51 @@ def min_over_processes(number: int) -> int:
         return number
     mesh = ParallelSizes(data=size).mesh()
     return int(run_collective("all_reduce", np.asarray(number), DATA, mesh.axes, "min", "summed"))
+
+
+# --- checks that need no processes -----------------------------------------------------------------------------------------------
+
+
+def check_micro_batches(sizes: ParallelSizes, given: int | None) -> None:
+    """Reject micro-batches that ranks cannot share evenly."""
+    if given is not None and given % sizes.data:
+        more = -(-given // sizes.data) * sizes.data
+        raise UserError(
+            "fit",
+            f"{sizes.data} ranks cannot share {counted(given, 'micro-batch', 'micro-batches')} evenly. Use micro_batches={more}.",
+        )
+
+
+def micro_batches_of(sizes: ParallelSizes, given: int | None, batch: int) -> int:
+    """The micro-batches of a batch: as given, or one per rank; of a pipeline as many as keep its stages busy and divide the batch evenly."""
+    if given is not None or sizes.pipeline == 1:
+        return given or sizes.data
+    return sizes.data * largest_divisor(batch // sizes.data, PER_STAGE * sizes.pipeline)
+
+
+def check_batch(sizes: ParallelSizes, parts: int, batch: int, examples: int) -> None:
+    """Reject batches that cannot be divided into equal micro-batches. A batch has at most all of the examples."""
+    if batch % parts == 0:
+        return
+    fitting = [size for size in (batch // parts * parts, -(-batch // parts) * parts) if 0 < size <= examples]
+    hint = f"Use batch={' or batch='.join(map(str, fitting))}." if fitting else "Use fewer ranks."
+    all_of = " (all of the training data)" if batch == examples else ""
+    each = f", one or more for each of {sizes.data} ranks" if sizes.data > 1 else ""
+    raise UserError(
+        "fit",
+        f"a batch of {counted(batch, 'example')}{all_of} cannot be divided into {parts} equal micro-batches{each}. {hint}",
+    )
+
+
+def check_zero(zero: Any, ranks: int | None) -> None:
+    """Reject stages of ZeRO that there are not, and ZeRO without ranks that share batches. None: their number is not known yet."""
+    if zero not in (0, 1, 2):
+        raise UserError("fit", f"zero is 0, 1 or 2, got {zero!r}.")
+    if zero and ranks == 1:
+        raise UserError("fit", f"zero={zero} shards the optimizer's state over ranks that share every batch, got one rank. Use parallel=data:2 or more, or leave zero= out.")  # fmt: skip
+
+
+# --- agreements ------------------------------------------------------------------------------------------------------------------
 
 
 def broadcast_text(text: str, axes: Iterable[str]) -> str:
