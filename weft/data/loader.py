@@ -142,6 +142,10 @@ class Loader:
         self._iterations += 1
         return np.stack(rows)
 
+    def read(self, order: np.ndarray) -> Iterator[Pair]:
+        """The batches of these indices, a row for each, as NumPy arrays; they are prefetched as usual, and the position does not change."""
+        return _batches(self.dataset, iter(order), self.workers, self.prefetch)
+
     def state(self) -> dict[str, int]:
         """The position in the run, for `load` to resume from, in whole batches: it holds for every shard."""
         if self._position == len(self):

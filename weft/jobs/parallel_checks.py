@@ -11,15 +11,25 @@ from ..parallel.sizes import ParallelSizes, read_sizes
 from ..records import dataclass
 from ..train.pipeline_options import PipelineOptions
 from ..train.ranks import check_zero
+from ..train.server_steps import check_server
 
 PIPELINE_SETTINGS = ("pipeline_schedule", "recompute", "cuts")
-NO_VALUES = {"pipeline_schedule": None, "recompute": False, "cuts": None, "zero": 0}
+NO_VALUES = {
+    "pipeline_schedule": None,
+    "recompute": False,
+    "cuts": None,
+    "zero": 0,
+    "staleness": None,
+    "micro_batches": None,
+    "local_steps": 1,
+}
 
 
 def check_parallel(settings: Mapping[str, Any]) -> None:
     """Reject settings of pipelines and of ranks without them."""
     sizes = parallel_sizes(settings)
     check_zero(settings["zero"], None if sizes is None else sizes.data)
+    check_server(sizes, settings["staleness"], settings)
     pipeline_options(settings).check(None if sizes is None else sizes.pipeline)
 
 
@@ -54,6 +64,11 @@ def left_out(told: Mapping[str, Any], changed: Mapping[str, Any], ranks: int | N
     given = [name for name in PIPELINE_SETTINGS if name not in changed and told[name] != NO_VALUES[name]]
     for name in given if sizes.pipeline == 1 else ():
         leave_out(name, "pipelines")
+    if not sizes.server and told["staleness"] is not None and "staleness" not in changed:
+        leave_out("staleness", "parameter servers")
+    for name in ("zero", "micro_batches", "local_steps") if sizes.server else ():
+        if told[name] != NO_VALUES[name] and name not in changed:
+            leave_out(name, "ranks that share batches")
     if sizes.data == 1 and told["zero"] and "zero" not in changed:
         leave_out("zero", "ranks that share batches")
     named = told["cuts"] if sizes.pipeline > 1 and "cuts" in given else None

@@ -57,6 +57,8 @@ def check_processes(
 ) -> None:
     """Reject what processes cannot share evenly, before any of them is started. A batch may be clipped to the examples that there are."""
     sizes = read_sizes(settings["parallel"], world().size)
+    if sizes.server:
+        return
     given = settings["micro_batches"]
     if given is None and run is not None and (checkpoint := run / "state" / "last.safetensors").exists():
         given = saved_micro_batches(checkpoint)
@@ -94,7 +96,7 @@ def chosen_split(job_of: Callable[[], Job], recorder: Recorder) -> ChosenSplit:
     """Choose how a training is split. A process that was started alone chooses how many there should be, too."""
     recorder.show("activity", text="choosing a split")
     choice = agreed_choice(lambda: _choose(job_of(), recorder))
-    own = {"zero": choice.zero_stage} | (
+    own = {"zero": choice.zero_stage, "staleness": None} | (
         {} if choice.sizes.pipeline > 1 else {n: NO_VALUES[n] for n in PIPELINE_SETTINGS}
     )
     return ChosenSplit({"parallel": choice.parallel, **own}, f"parallel={choice.parallel} was chosen: {choice.why}")

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 from ..knobs import KNOBS, memory_size
 from ..lazy import load_registrations
-from ..parallel.forms import AUTO, COUNTED, CUTS, FORMS, MEASURED, read_form
+from ..parallel.forms import AUTO, COUNTED, CUTS, FORMS, MEASURED, UNBOUNDED, read_form
 from ..text.tokenizer import LEAST_BYTE_PAIRS, is_tokenizer_name
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
@@ -48,6 +48,11 @@ def parallel_sizes(text: str) -> str:
         except UserError:
             raise ValueError(f"it must be {FORMS}") from None
     return text
+
+
+def staleness_bound(text: str) -> int | str:
+    """The bound of a parameter server."""
+    return text if text == UNBOUNDED else whole(text)
 
 
 def stage_cuts(text: str) -> str | tuple[str, ...]:
@@ -128,11 +133,12 @@ SETTINGS: dict[str, Setting] = {
     "steps": Setting(count, None, "steps of an epoch, if it should end before all examples were seen; each epoch then sees other ones", "training"),
     "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
-    "parallel": Setting(parallel_sizes, None, "what ranks share: batches (data:4), layers (model:2), pipeline stages (pipeline:2), a combination (data:2,model:2), or auto", "training"),
+    "parallel": Setting(parallel_sizes, None, "what ranks share: batches (data:4), layers (model:2), pipeline stages (pipeline:2), a combination (data:2,model:2), a parameter server (server:4), or auto", "training"),
     "micro_batches": Setting(count, None, "micro-batches of a batch; default: one per rank, four per pipeline stage", "training"),
     "pipeline_schedule": Setting(str, None, "schedule of a pipeline; default: 1f1b", "training", ("1f1b", "gpipe")),
     "recompute": Setting(flag, False, "activation recomputation: a pipeline stores the inputs of its stages only", "training"),
     "cuts": Setting(stage_cuts, None, "where stages of a pipeline end: measured (default) balances times of layers, counted multiply-adds, or layers such as layers.2,layers.5", "training"),
+    "staleness": Setting(staleness_bound, None, "steps by which a worker of a parameter server may be ahead of the slowest, or unbounded; default: 4", "training"),
     "zero": Setting(zero_stage, 0, "ZeRO stage: 1 shards the optimizer's state over ranks, 2 gradients too", "training"),
     "local_steps": Setting(count, 1, "local SGD: steps between two averages of the ranks' parameters", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),

@@ -207,7 +207,7 @@ def _trained(
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], freeze_layers=settings["freeze_layers"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
         resident=settings["resident"], alternate_flips=settings["alternate_flips"], bias_rate=settings["bias_rate"], parallel=settings["parallel"], micro_batches=settings["micro_batches"],
-        pipeline_schedule=settings["pipeline_schedule"], recompute=settings["recompute"], cuts=settings["cuts"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
+        pipeline_schedule=settings["pipeline_schedule"], recompute=settings["recompute"], cuts=settings["cuts"], staleness=settings["staleness"], on_split=recorder.log, folder=folder, resume=not callable(folder), on_step=StepEvents(recorder), notes=settings,
         on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 

@@ -8,7 +8,9 @@ from ..errors import UserError
 from ..hints import nearest
 
 AUTO = "auto"
-FORMS = "data:4, model:2, pipeline:2, several of them with commas, or auto"
+UNBOUNDED = "unbounded"  # staleness of a parameter server
+SERVER = "server"  # a parameter server and its workers, in place of the axes of a mesh
+FORMS = "data:4, model:2, pipeline:2, several of them with commas, server:4, or auto"
 MEASURED, COUNTED = "measured", "counted"  # costs that the stages of a pipeline are balanced by
 CUTS = f"{MEASURED}, {COUNTED}, or the last layer of each stage but the last"
 DATA, PIPELINE, MODEL = "data", "pipeline", "model"
@@ -33,11 +35,13 @@ def read_form(text: str) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition(":")
-        if name not in AXES or name in found:
-            raise wrong_form(text, f"{name!r} is given twice." if name in found else nearest(name, AXES))
+        if name not in (*AXES, SERVER) or name in found:
+            raise wrong_form(text, f"{name!r} is given twice." if name in found else nearest(name, (*AXES, SERVER)))
         if count and (not count.isdecimal() or int(count) < 1):
             raise wrong_form(text, f"{name} needs at least 1 rank.")
         found[name] = int(count) if count else None
+    if SERVER in found and (len(found) > 1 or found[SERVER] == 1):
+        raise wrong_form(text, "A parameter server has 1 worker or more, and is combined with nothing else.")
     return found
 
 

@@ -57,7 +57,9 @@ class ParameterServer:
         axis: str = "data",
         staleness: int | None = 4,
         precision: DTypeLike | None = None,
+        loss_of_batch: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
+        """`loss_of_batch`: computes the loss of a batch (x, y), in place of loss(model(x), y)."""
         _check("staleness", staleness, "steps")
         self.mesh, self.axis, self.staleness = meshes.current(), axis, staleness
         size, here = self.mesh.size(axis), self.mesh.index(axis)
@@ -65,7 +67,7 @@ class ParameterServer:
             raise UserError("ParameterServer", "all ranks must be on one machine, got several machines.")
         self.workers = max(1, size - 1)
         self.is_server, self.worker = here == 0, here - 1 if here else (0 if size == 1 else None)
-        self.model, self.loss = model.train(), loss
+        self.model, self.loss, self.loss_of_batch = model.train(), loss, loss_of_batch
         self.parameters = model.parameters()
         self.optimizer = optimizer(self.parameters) if self.is_server else None
         self.layout = MessageLayout(self.parameters)
@@ -74,9 +76,11 @@ class ParameterServer:
         self._update = jit(self._apply)
 
     def run(
-        self, batches: Batches, *, updates: int | None = None, listener: Listener = lambda update: None
-    ) -> ServerReport:
-        """Train until all workers have reached the end of their batches, or for a total number of updates; all processes must call this.
+        self, batches: Batches, *, updates: int | None = None, listener: Listener = lambda update: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> ServerReport:  # fmt: skip
+        """Train until all workers have reached the end of their batches, or for a total number of updates, or until the server's `stop`
+        returns True; all processes must call this.
 
         Afterwards all have the same parameters, and the running statistics of the first worker. The server calls `listener` for each update.
         """
@@ -84,9 +88,9 @@ class ParameterServer:
         self._agree_on_others(root=0)
         recorded: list[ServerUpdate] = []
         if self._links is None:
-            self._run_alone(batches, updates, recorded, listener)
+            self._run_alone(batches, updates, recorded, listener, stop)
         elif self.is_server:
-            _ServerLoop(self, self._links, updates, recorded, listener).run()
+            _ServerLoop(self, self._links, updates, recorded, listener, stop).run()
         else:
             self._work(self._links, iter(batches))
         self._agree_on_others(root=1)
@@ -97,12 +101,20 @@ class ParameterServer:
     def _gradients(self, values: list[Tensor] | None, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         if values is not None:
             self._assign(values)
-        loss = self.loss(self.model(x), y)
+        loss = self.loss(self.model(x), y) if self.loss_of_batch is None else self.loss_of_batch(x, y)
         return loss, gradients(loss, self.parameters)
 
     def _apply(self, found: list[Tensor]) -> None:
         assert self.optimizer is not None
-        self.optimizer.step(found)
+        # Groups of parameters have an order of their own.
+        of = {id(parameter): gradient for parameter, gradient in zip(self.parameters, found, strict=True)}
+        self.optimizer.step([of[id(parameter)] for parameter in self.optimizer.parameters])
+
+    def memory(self, x: Any, y: Any) -> int:
+        """The bytes that a worker needs for a batch. Its step is compiled."""
+        arguments = (self.layout.zeros(), x, y)
+        self._compute.lower(*arguments)
+        return self._compute.memory(*arguments).total
 
     # --- a worker -------------------------------------------------------------------------------------------------------------------
 
@@ -131,10 +143,12 @@ class ParameterServer:
 
     # --- both -----------------------------------------------------------------------------------------------------------------------
 
-    def _run_alone(self, batches: Batches, updates: int | None, recorded: list[ServerUpdate], tell: Listener) -> None:
+    def _run_alone(
+        self, batches: Batches, updates: int | None, recorded: list[ServerUpdate], tell: Listener, stop: Callable[[], bool]
+    ) -> None:  # fmt: skip
         start = begin = time.perf_counter()
         for step, (x, y) in enumerate(batches):
-            if step == updates:
+            if step == updates or stop():
                 break
             loss, found = self._compute(None, x, y)
             value, computed = float(loss.item()), time.perf_counter()
@@ -165,9 +179,11 @@ class _ServerLoop:
     """One run of the server. A worker is answered when it may continue, so each has at most one message in flight."""
 
     def __init__(
-        self, owner: ParameterServer, links: Star, limit: int | None, recorded: list[ServerUpdate], tell: Listener
-    ) -> None:
+        self, owner: ParameterServer, links: Star, limit: int | None, recorded: list[ServerUpdate], tell: Listener,
+        stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self.owner, self.links, self.limit, self.recorded, self.tell = owner, links, limit, recorded, tell
+        self.stop, self.stopped = stop, False
         everyone = list(links.to)
         self.clocks: dict[int, float] = dict.fromkeys(everyone, 0)  # steps by worker; inf if it has no batch left
         self.ahead = dict.fromkeys(everyone, 0)
@@ -194,7 +210,12 @@ class _ServerLoop:
 
     def _finished(self) -> bool:
         """Whether no more gradients are applied. Gradients in flight are received, and dropped."""
-        return min(self.clocks.values()) == inf or (self.limit is not None and len(self.recorded) >= self.limit)
+        self.stopped = self.stopped or self.stop()
+        return (
+            self.stopped
+            or min(self.clocks.values()) == inf
+            or (self.limit is not None and len(self.recorded) >= self.limit)
+        )
 
     def _receive(self) -> bool:
         """Receive the messages that have arrived, from any worker; whether there were any."""

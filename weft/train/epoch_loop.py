@@ -11,6 +11,7 @@ from .batches import arrays
 from .epoch_program import ResidentEpochs
 from .names import Row
 from .phase import Phase
+from .server_steps import ServerSteps
 from .watch import AskedToEnd, Interrupted, Stop, Watch
 from .watched import WatchedExamples
 
@@ -64,6 +65,10 @@ class EpochLoop:
         """The remaining steps of the epoch."""
         if self.resident_epochs is not None:
             self.watch.stepped(*self.resident_epochs.run(self.training.epoch))
+            return
+        if isinstance(self.steps, ServerSteps):
+            while self.training.batches < len(self.train):
+                self.watch.stepped(*self.steps.train_until(self.watch, self.train))
             return
         batches: Iterable[Any] = arrays(self.train)
         for x, y in batches:

@@ -40,6 +40,7 @@ from .phase import Phase
 from .pipeline_options import PipelineOptions
 from .ranks import Ranks, check_zero, min_over_processes, refused_axes
 from .rates import Rates, growing, sweep
+from .server_steps import check_server
 from .state import Training, saved_cuts, saved_micro_batches
 from .watch import Now, Watch
 from .watched import WatchedExamples
@@ -93,6 +94,7 @@ def fit(
     pipeline_schedule: str | None = None,
     recompute: bool = False,
     cuts: str | Sequence[str] | None = None,
+    staleness: int | str | None = None,
     on_split: Callable[[str], None] | None = None,
     folder: str | Path | Callable[[], Path] | None = None,
     resume: bool = False,
@@ -113,7 +115,8 @@ def fit(
     result has the bits of one process with micro_batches=4. "model:2" splits layers between processes, "pipeline:2" makes each of them
     train a stage of the network, and "data:2,model:2" does both; `on_split` is called with how.
     Of a pipeline, `pipeline_schedule` is "1f1b" (the default) or "gpipe", `recompute=True` stores the inputs of stages only, and `cuts` says where stages end: "measured"
-    (the default) balances the times of layers, "counted" their multiply-adds, and a list names the last layer of each stage but the last. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    (the default) balances the times of layers, "counted" their multiply-adds, and a list names the last layer of each stage but the last. With "server:4",
+    one process is a parameter server and three are workers, which may be `staleness` steps ahead of each other (4; "unbounded"). With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     _check_settings(optimizer, settings)
@@ -130,6 +133,7 @@ def fit(
     pipeline = PipelineOptions(pipeline_schedule, recompute, cuts)
     sizes = None if parallel == AUTO else read_sizes(parallel, world().size)
     pipeline.check(None if sizes is None else sizes.pipeline)
+    check_server(sizes, staleness, {**given, **settings})
     if sizes is None:
         choice = _automatic(model, data, plan, batch, seed, [*refused], on_split)
         parallel = choice.parallel
@@ -138,7 +142,7 @@ def fit(
     checkpoint = _checkpoint(folder) if resume else None
     if micro_batches is None and checkpoint is not None:
         micro_batches = saved_micro_batches(checkpoint)
-    ranks = Ranks.of(parallel, micro_batches)
+    ranks = Ranks.of(parallel, micro_batches, staleness)
     ranks.check(refused)
     plan = replace(plan, settings=ranks.settings(settings))
     cut_before = saved_cuts(checkpoint) if checkpoint is not None and ranks.sizes.pipeline > 1 else None

@@ -31,6 +31,7 @@ from .pipeline_options import PipelineOptions
 from .pipeline_steps import PipelineSteps
 from .places import TensorPlaces
 from .ranks import Ranks
+from .server_steps import ServerSteps
 from .stage_times import StageCuts, stage_cuts
 from .state import Training
 from .steps import StepParts, Steps
@@ -144,8 +145,10 @@ def make(
             parts, lambda own: plan.optimizer_of(groups(own)), train, ranks, pipeline, where, network.tell
         )
     else:
-        steps = Steps(
-            parts, plan.optimizer_of(groups(network.model.named_parameters()) if plan.is_grouped else network.model)
+        optimizer = plan.optimizer_of(groups(network.model.named_parameters()) if plan.is_grouped else network.model)
+        served = ranks.sizes.server
+        steps = (
+            ServerSteps(parts, optimizer, ranks, ranks.staleness, network.tell) if served else Steps(parts, optimizer)
         )
     places = TensorPlaces(network.model, steps.optimizer, network.parts, steps.stages)
     training = Training(

@@ -36,23 +36,26 @@ PER_STAGE = 4  # micro-batches for each stage of a pipeline, unless their number
 class Ranks:
     """The processes of a training; one process is a special case."""
 
-    def __init__(self, sizes: ParallelSizes = ONE, micro_batches: int | None = None) -> None:
+    def __init__(
+        self, sizes: ParallelSizes = ONE, micro_batches: int | None = None, staleness: int | str | None = None
+    ) -> None:
+        """`staleness`: the bound of a parameter server."""
         self.sizes, self.size, self.processes = sizes, sizes.data, sizes.processes
-        self._given = micro_batches
+        self._given, self.staleness = micro_batches, staleness
         check_micro_batches(sizes, micro_batches)
-        self.micro_batches = micro_batches or self.size
+        self.micro_batches = 1 if sizes.server else micro_batches or self.size
         places = [self._index(axis) for axis in (DATA, PIPELINE, MODEL)]
         self.rank = places[0]
         self.leads = not any(places)  # whether this process writes files
         self._interval, self._since, self._last = 1, 0, time.monotonic()
 
     @classmethod
-    def of(cls, parallel: str | None, micro_batches: int | None) -> Ranks:
+    def of(cls, parallel: str | None, micro_batches: int | None, staleness: int | str | None = None) -> Ranks:
         """From a setting such as "data:4"; the mesh is made if there is none. Without it, there is one process."""
         sizes = read_sizes(parallel, world().size)
         if sizes.processes > 1:
             sizes.mesh()
-        return cls(sizes, micro_batches)
+        return cls(sizes, None if sizes.server else micro_batches, staleness)
 
     def _index(self, axis: str) -> int:
         return current().index(axis) if getattr(self.sizes, axis) > 1 else 0
@@ -60,22 +63,24 @@ class Ranks:
     @property
     def accumulate(self) -> int:
         """The calls of a step for each batch; a pipeline takes all micro-batches of this process in one."""
-        return 1 if self.sizes.pipeline > 1 else self.micro_batches // self.size
+        return 1 if self.sizes.pipeline > 1 or self.sizes.server else self.micro_batches // self.size
 
     # --- data ---------------------------------------------------------------------------------------------------------------------
 
     def shard(self, loader: Any) -> Any:
-        """The loader with this process's micro-batches of every batch."""
+        """The loader with this process's micro-batches of every batch; workers of a parameter server have whole batches."""
         if self.micro_batches == self.processes == 1:
             return loader
         if not isinstance(loader, Loader):
             raise UserError("fit", "several ranks or micro-batches require a weft.data.Loader of training data.")
-        self.micro_batches = micro_batches_of(self.sizes, self._given, loader.batch)
         if not loader.drop_last:
             raise UserError(
                 "fit",
                 "ranks share batches of one size: a Loader that drops the last, smaller batch (drop_last) is required.",
             )
+        if self.sizes.server:
+            return loader
+        self.micro_batches = micro_batches_of(self.sizes, self._given, loader.batch)
         check_batch(self.sizes, self.micro_batches, loader.batch, len(loader.dataset))
         count = self.accumulate
         parts = self.size if self.sizes.pipeline > 1 else self.micro_batches
@@ -86,7 +91,7 @@ class Ranks:
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The optimizer's settings: it averages over processes and micro-batches."""
-        if self.micro_batches == 1 and self.sizes.pipeline == 1:
+        if self.sizes.server or (self.micro_batches == 1 and self.sizes.pipeline == 1):
             return dict(given)
         calls = given.get("accumulate", 1)
         if calls != 1:
@@ -183,7 +188,7 @@ def min_over_processes(number: int) -> int:
 
 def check_micro_batches(sizes: ParallelSizes, given: int | None) -> None:
     """Reject micro-batches that ranks cannot share evenly."""
-    if given is not None and given % sizes.data:
+    if given is not None and given % sizes.data and not sizes.server:
         more = -(-given // sizes.data) * sizes.data
         raise UserError(
             "fit",

@@ -109,6 +109,16 @@ class Watch:
                     self.save()
                 _stop(*stops)
 
+    def wants_pause(self) -> bool:
+        """Whether this process has a reason to stop, or to write a checkpoint."""
+        return any(self._reasons()) or time.monotonic() - self.last_save >= self.save_seconds
+
+    def show(self, step: int, loss: Tensor, meters: Mapping[str, Metric]) -> None:
+        """Call the callback in the middle of steps that this process does not take itself."""
+        if self.on_step is not None:
+            training = self.training
+            self.on_step(Now(training.epoch + 1, self.epochs, step, self.per_epoch, self.speed(), loss, meters))
+
     def _reasons(self) -> tuple[bool, bool, bool]:
         """Why this process should stop: the time, Ctrl-C, SIGTERM."""
         over = self.max_seconds is not None and self.seconds() >= self.max_seconds

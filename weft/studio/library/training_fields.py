@@ -102,7 +102,7 @@ GROUPS = (
     FieldGroup("Data and network", "What to train, on what, and from which weights.", _fields("data", "model", "weights", "recipe"), _fields("validation", "size", "resize", "colour", "labels", "freeze", "freeze_layers", "body_rate", "views", "from")),
     FieldGroup("Optimization", "How long, and in what steps.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("patience", "momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "milestones", "gamma", "power", "bias_rate", "accumulate", "steps", "loss", "seed")),
     FieldGroup("Augmentation", "Random changes to each image, and other regularization.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "alternate_flips")),
-    FieldGroup("Machine and name", "Where it runs, and how you find it again.", _fields("device", "precision", "name", "tags", "group", "notes"), _fields("parallel", "micro_batches", "pipeline_schedule", "recompute", "cuts", "zero", "local_steps", "memory", "max_seconds", "keep", "workers", "resident", "fast_dev_run", "overfit")),
+    FieldGroup("Machine and name", "Where it runs, and how you find it again.", _fields("device", "precision", "name", "tags", "group", "notes"), _fields("parallel", "micro_batches", "pipeline_schedule", "recompute", "cuts", "staleness", "zero", "local_steps", "memory", "max_seconds", "keep", "workers", "resident", "fast_dev_run", "overfit")),
     FieldGroup("Text", "Only for networks that learn from text.", (), _fields("tokenizer", "length", "stride", "hidden", "layers", "dropout", "heads", "key_heads", "positions", "window")),
 )  # fmt: skip
 # Settings that the form leaves out: the studio sets them, or has something better (folds).
