@@ -378,7 +378,7 @@ def algorithms() -> Iterator[Case]:
     for dtype in ("float32", BF16):
         name = f"{layer.name}, batch {layer.batch}, {dtype}"
         yield Case(ALGORITHMS, name, _algorithms(layer, dtype), flops=layer.flops, allowed=math.inf, dry=True)
-    for kernel in (_size(15, 5), _size(31, 7)):
+    for kernel in (_size(7, 5), _size(15, 6), _size(31, 7)):
         sizes = _size(32, 1), _size(64, 4), _size(56, 8), _size(64, 4)
         layer = Layer(f"{kernel}x{kernel}, 64 to 64 at 56", *sizes, kernel, padding=kernel // 2)
         contestants = _algorithms(layer, "float32", ("IMPLICIT_GEMM", "CUDNN", "FFT_TILED"))

@@ -8,6 +8,7 @@ import pytest
 import weft
 from weft import nn, optim
 from weft.compiler.gpu import algorithms as choice
+from weft.compiler.gpu.fft import plans as fft_plans
 from weft.compiler.gpu.fft import problem
 from weft.compiler.gpu.program import gpu_program
 from weft.compiler.gpu.source import KernelWriter
@@ -241,6 +242,32 @@ def test_the_workspace_is_that_of_all_spectra(monkeypatch):
     tiles = 2 * 2
     spectrum = 2 * 4 * 8 * (10 // 2 + 1)  # real and imaginary parts in float32
     assert used == {"FFT_TILED": spectrum * (tiles * 4 + 4 * 8 + tiles * 8), "IMPLICIT_GEMM": 0}
+
+
+def chosen(x_shape, w_shape, dtype=weft.float32, **options):
+    """The algorithms of a convolution and its gradients where none is named."""
+    types = Type(x_shape, dtype), Type(w_shape, dtype)
+    graph = weft.make_graph(all_directions({"padding": w_shape[2] // 2}, None), *types)
+    return set(plans(gpu_program(graph, {}, CompileOptions("cuda", **options))).values())
+
+
+def test_large_filters_of_float32_are_transformed_unasked(monkeypatch):
+    large, filters = (32, 64, 56, 56), (64, 64, 15, 15)
+    assert chosen(large, filters) == {"FFT_TILED"}
+    for others in (
+        chosen(large, filters, tf32=True),
+        chosen(large, filters, weft.bfloat16),
+        chosen(large, (64, 64, 3, 3)),
+    ):
+        assert not any(name.startswith("FFT") for name in others)
+    monkeypatch.setattr(choice, "FFT_WORKSPACE", 1 << 20)
+    assert not any(name.startswith("FFT") for name in chosen(large, filters))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_convolution_must_be_worth_four_launches(monkeypatch, more):
+    monkeypatch.setattr(fft_plans, "LEAST_MULTIPLY_ADDS", 8 * 32 * 32 * 64 * 64 * 15 * 15 + more)
+    assert ("FFT_TILED" in chosen((8, 64, 32, 32), (64, 64, 15, 15))) == (not more)
 
 
 def test_they_are_measured_beside_all_others(gpu):

@@ -43,6 +43,8 @@ from .kernel_utils import COUNTABLE, scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
 
+FFT_WORKSPACE = 1 << 30  # bytes of spectra, up to which weft takes FFTs unasked
+
 
 def choose(
     kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions, constants: Collection[Node] = ()
@@ -91,7 +93,7 @@ def _semi_sparse_plan(kernel: Kernel, judge: Judge | None, constants: Collection
 
 def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False, constants: Collection[Node] = ()) -> Plan:
     """weft's kernel with its epilogue; or, if there are few long sums, two kernels and the partial sums between them, as many as fit into
-    the limit."""
+    the limit; or the kernels of an FFT."""
     if is_attention(anchor_of(kernel)):
         return _plan("TRITON", kernel, *attention.phases(kernel))
     if is_depthwise(kernel):
@@ -100,6 +102,11 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False, const
             return depthwise
     if is_of_few_rows(kernel):
         return _in_one("TRITON", "few_rows", kernel)
+    if not tf32 and fft.is_faster(kernel):
+        transforms = _transform_plan("FFT_TILED", kernel, tf32, constants)
+        most = FFT_WORKSPACE if limit is None else min(limit, FFT_WORKSPACE)
+        if isinstance(transforms, Plan) and transforms.workspace + transforms.packed <= most:
+            return transforms
     return _contraction_plan(kernel, limit, tf32)
 
 
@@ -120,6 +127,11 @@ def _depthwise_plan(kernel: Kernel, kept: bool = False) -> Plan:
     copy = PlanPhase("taps", (), frozenset((second,)), copied)
     main = PlanPhase("depthwise", ("epilogue",), (_operands(kernel) - {second}) | copied, _result(kernel))
     return _plan("DEPTHWISE", kernel, copy, main)
+
+
+def _transform_plan(name: str, kernel: Kernel, tf32: bool, constants: Collection[Node]) -> Plan | str:
+    phases = fft.phases(name, kernel, tf32, kernel.views[1].base in constants)
+    return phases if isinstance(phases, str) else _plan(name, kernel, *phases)
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
@@ -228,8 +240,7 @@ def _by_channels(kernel: Kernel) -> Plan | str:
 
 
 def _by_transforms(name: str, kernel: Kernel, asked: _Asked) -> Plan | str:
-    phases = fft.phases(name, kernel, asked.tf32, kernel.views[1].base in asked.constants)
-    return phases if isinstance(phases, str) else _plan(name, kernel, *phases)
+    return _transform_plan(name, kernel, asked.tf32, asked.constants)
 
 
 def _by_patches(kernel: Kernel, tf32: bool) -> Plan | str:

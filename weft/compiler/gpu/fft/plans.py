@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ....dtypes import float32
 from ....graph.node import Node
+from ...ir.conv_shape import described
 from ...ir.fft_tiling import FftWindow
 from ...ir.kernel import Kernel
 from ...ir.plan import Plan, PlanPhase
 from ...ir.program import operand_names
+from ..anchors import anchor_of, is_convolution
 from ..source import KernelSource
 from .problem import FftProblem, fastest_problem, fft_problem
 from .products import write_product
@@ -14,6 +17,7 @@ from .transforms import write_result, write_spectra
 
 IMAGE, FILTER, PRODUCT, RESULT = "fft_image", "fft_filter", "fft_product", "fft_result"
 SYMBOLS = frozenset((IMAGE, FILTER, PRODUCT, RESULT))
+LEAST_MULTIPLY_ADDS = 1 << 30  # of a convolution that is worth four launches
 _WORK, _PACKED = frozenset(("work",)), frozenset(("packed",))
 
 
@@ -33,6 +37,18 @@ def phases(name: str, kernel: Kernel, tf32: bool, constant: bool) -> tuple[PlanP
         PlanPhase(PRODUCT, ("tf32", window) if tf32 else (window,), _WORK | kept, _WORK),
         PlanPhase(RESULT, ("epilogue", window), _WORK, frozenset((result,))),
     )
+
+
+def is_faster(kernel: Kernel) -> bool:
+    """Whether a convolution of float32 is estimated to take less time than by our kernel without transforms."""
+    anchor = anchor_of(kernel)
+    if not is_convolution(anchor) or any(view.base.dtype is not float32 for view in kernel.views[:2]):
+        return False
+    multiply_adds = described(anchor)[1].flops // 2
+    if multiply_adds < LEAST_MULTIPLY_ADDS:
+        return False
+    problem = fastest_problem("FFT_TILED", kernel)
+    return isinstance(problem, FftProblem) and problem.cost < multiply_adds
 
 
 def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
