@@ -2,7 +2,8 @@
 
 Batches of an epoch are dealt out to the workers in turn. All ranks meet at the end of an epoch and before a checkpoint: they then have the
 same parameters, validate together, and decide together whether to stop. How far workers are ahead of each other depends on how fast they
-are, so results differ from run to run, unless staleness is 0.
+are, so results differ from run to run, unless staleness is 0 and no checkpoint
+is due within an epoch.
 """
 
 from __future__ import annotations
