@@ -111,11 +111,11 @@ def _compare(ready: dict[str, Work], row: Row, allowed: float, in_float32: Calla
         if not measure.is_ours(who) or difference <= max(allowed, OWN * own):
             continue
         exact = in_float32()
-        error, rounding = (measure.difference(exact, shown[one]) for one in (who, first))
-        if not error <= ROUNDING * rounding:
+        found, rounding = (measure.difference(exact, shown[one]) for one in (who, first))
+        if not found <= ROUNDING * rounding:
             row.failures[who] = (
                 f"differs from {first} by {difference:.1e}, torch from itself by {own:.1e}, "
-                f"and from float32 by {error:.1e}, torch by {rounding:.1e}"
+                f"and from float32 by {found:.1e}, torch by {rounding:.1e}"
             )
 
 
