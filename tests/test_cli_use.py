@@ -167,6 +167,7 @@ def test_an_exported_text_network_writes_the_same_text(
 GPT = {"heads": 4, "key_heads": 2, "window": 5}
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
 def test_a_gpt_keeps_its_heads_positions_and_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: str

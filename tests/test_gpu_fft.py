@@ -59,12 +59,14 @@ def check(how, algorithm, x, w):
     return program
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", CASES)
 def test_tiles_are_the_definition(name):
     x_shape, w_shape, how = CASES[name]
     check(how, "FFT_TILED", *arrays(x_shape, w_shape))
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize(("name", "windows"), [("odd", ["12x10"] * 3), ("one result", ["8x8", "8x8", "10x12"])])
 def test_whole_images_are_the_definition(name, windows):
     x_shape, w_shape, how = CASES[name]
@@ -77,6 +79,7 @@ def only(monkeypatch, window):
     monkeypatch.setattr(problem, "fft_tilings", lambda name, *given: [fft_tiling(FftWindow(*window), *given)])
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.sweep("window", share=0.5)
 @pytest.mark.parametrize("window", [*((1, n) for n in SIZES), (64, 1)], ids=str)
 def test_every_size_along_a_line(monkeypatch, window):
@@ -89,6 +92,7 @@ def test_every_size_along_a_line(monkeypatch, window):
     check({}, "FFT_TILED", *arrays(*((*s[:2], *s[2:][turn]) for s in shapes)))
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.sweep("window", share=0.5)
 @pytest.mark.parametrize("window", [(8, 10), (12, 8), (24, 8), (8, 40), (64, 8)], ids=str)
 def test_sizes_along_both_axes(monkeypatch, window):
@@ -125,6 +129,7 @@ def test_matrices_of_transforms_are_exact(size):
     np.testing.assert_array_equal(values[table][:, exact], np.round([np.cos(angles), np.sin(angles)])[:, exact])
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_operands_of_16_bits(kind):
     """They are transformed in float32, so the errors are those of rounding the results."""

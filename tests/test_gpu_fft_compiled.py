@@ -36,6 +36,7 @@ def filter_gradient(x: Any, g: Any, algorithm: str) -> Any:
     return weft.vjp(lambda w: weft.conv(x, w.astype(x.dtype), algorithm=algorithm), like.astype(x.dtype))[1](g)[0]
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize(
     ("function", "window", "shapes"),
     [

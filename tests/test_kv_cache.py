@@ -70,6 +70,7 @@ def test_logits_are_those_of_the_whole_prefix(kind: str, lengths: tuple[int, int
     assert cache.length.item() == max(lengths) + 8
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("kind", ["learned", "all", pytest.param("alibi", marks=pytest.mark.slow)])
 def test_several_tokens_in_a_pass_and_some_forgotten(kind: str) -> None:
     """Of examples with padding; what is forgotten is written again."""

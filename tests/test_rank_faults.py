@@ -15,8 +15,11 @@ from weft import nn, optim, parallel, train
 from weft.errors import RunError
 from weft.runtime import native
 
-HIDDEN, BATCH = 2048, 512  # activations of a rank: 2 MiB; parameters and their velocity: 1.2 MiB
-MARGIN = 1 << 18
+HIDDEN, BATCH = (
+    8192,
+    2560,
+)  # activations of a rank: 40 MiB, more than malloc ever takes from memory that was freed; parameters: 2.3 MiB
+MARGIN = 1 << 24
 
 
 def network():
@@ -96,7 +99,7 @@ def test_a_rank_that_writes_nothing_needs_no_disk(shared_pools, whole, tmp_path)
             marks=pytest.mark.slow,
         ),
         ("memory", 1, r"not enough memory for the \d+ MiB that live at one time in this program"),
-        ("disk", 0, r"last.safetensors cannot be written: File too large"),
+        ("disk", 0, r"\.safetensors cannot be written: File too large"),
     ],
 )
 def test_a_fault_of_one_rank_ends_both_and_the_run_goes_on_exactly(shared_pools, whole, tmp_path, fault, rank, message):

@@ -77,6 +77,7 @@ def layer(kind: str, precision: str | None, training: bool, **how: Any) -> Calla
     return weft.jit(step if training else forward, precision=precision)
 
 
+@pytest.mark.sweep("kind", "training", share=0.5)
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
@@ -100,6 +101,7 @@ def test_float32_stays_apart(kernels: list[Any]) -> None:
     assert kernels == []
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("how", [{"bidirectional": True}, {"layers": 2}, {"batch_first": False}], ids=str)
 def test_layers_in_every_direction(kernels: list[Any], how: dict[str, Any]) -> None:
     x = floats(LENGTH, BATCH, 5) if "batch_first" in how else floats(BATCH, LENGTH, 5)

@@ -40,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_tokens_are_those_of_the_network_alone(kind: str) -> None:
     """Of prompts that fill the context, with texts beyond it, and however many tokens are asked for."""
@@ -131,6 +132,7 @@ def shares(model: Any, row: list[int], temperature: float = 1.0, top_k: int = VO
     return result
 
 
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize(
     ("name", "tokens"),
     [("colder", 1), ("the likeliest three", 2), ("the nucleus", 2), pytest.param("colder", 2, marks=pytest.mark.slow)],
