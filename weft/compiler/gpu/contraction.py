@@ -61,8 +61,8 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
     """The sides of a tile, and into how many parts the sums are cut.
 
     Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. If there are few tiles and sums are
-    long, as in filter gradients, the sums are split, not the tiles: large tiles of parts read less than small ones of whole sums. Everything depends on the shape only, so that numbers are added in the
-    same order on every GPU.
+    long, as in filter gradients, the sums are split, not the tiles: large tiles of parts read less than small ones of whole sums. Everything
+    depends on the shape only, so that numbers are added in the same order on every GPU.
     """
     fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
     counts = {sides: _count(batch, rows, columns, sides) for sides in fitting}
@@ -361,10 +361,10 @@ class _Finish(KernelWriter):
         self.at |= decomposed(self.loops, "row")
         self.masks |= dict.fromkeys(self.loops, "inside_rows")
         self.line(f"total = tl.zeros(({rows},), tl.{scratch.dtype.name})")
-        loaded = f"tl.load({self.pointer(scratch)} + part * {count} + row, mask=inside_rows, other=0)"
-        self.line(f"for first in range(0, {self.parts}, {min(LOADED_AHEAD, self.parts)}):")
-        self.line(f"    for part in tl.static_range({min(LOADED_AHEAD, self.parts)}):")
-        self.line(f"        total += {loaded.replace('part *', '(first + part) *')}")
+        place, ahead = f"(first + part) * {count} + row", min(LOADED_AHEAD, self.parts)
+        self.line(f"for first in range(0, {self.parts}, {ahead}):")
+        self.line(f"    for part in tl.static_range({ahead}):")
+        self.line(f"        total += tl.load({self.pointer(scratch)} + {place}, mask=inside_rows, other=0)")
         finish(self, self.kernel, self.loops, "total")
         return self.finished(-(-count // rows), 4)
 
