@@ -151,20 +151,25 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     assert json.loads(metadata["preprocessing"])["resize"] == "squash"
 
 
+def train_on_text(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    """A run called t, in the folder."""
+    monkeypatch.chdir(folder)
+    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
+    said("train", "t.txt", *words, "epochs=1", "length=16", "name=t")
+
+
 @pytest.mark.sweep(share=1.0)
 @pytest.mark.parametrize("model", ["char_lstm", "gpt"])
 def test_an_exported_text_network_writes_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
-    said("train", "t.txt", f"model={model}", "hidden=128", "epochs=1", "length=16", "name=t")
+    train_on_text(tmp_path, monkeypatch, f"model={model}", "hidden=128")
     said("export", "t", "out=t.weft")
     run, program = (said("predict", name, "to be", "length=12")[0] for name in ("t", "t.weft"))
     assert run == program
 
 
-GPT = {"heads": 4, "key_heads": 2, "window": 5}
+GPT = "heads=4", "key_heads=2", "window=5"
 
 
 @pytest.mark.sweep(share=0.3)
@@ -173,12 +178,7 @@ def test_a_gpt_keeps_its_heads_positions_and_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: str
 ) -> None:
     """Whatever is done with the run builds the network that was trained."""
-    monkeypatch.chdir(tmp_path)
-    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
-    words = [f"{name}={value}" for name, value in GPT.items()]
-    said(
-        "train", "t.txt", "model=gpt", "hidden=32", "layers=2", f"positions={positions}", *words, "epochs=1", "length=16", "name=t",
-    )  # fmt: skip
+    train_on_text(tmp_path, monkeypatch, "model=gpt", "hidden=32", "layers=2", f"positions={positions}", *GPT)
     writer = find_writer("generate", "t")
     for block in writer.model.blocks:
         attention = block.attention
