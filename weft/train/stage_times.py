@@ -86,23 +86,20 @@ def _set_costs(network: NetworkTrace, model: Module, precision: str | None) -> s
         return sum(network.costs[i] for i in group)
 
     rates: dict[range, float] = {}  # seconds for a unit of counted work
-    todo = sorted(alike.values(), key=lambda same: -len(same) * work(same[0]))
-    for measured, same in enumerate(todo):
-        if time.perf_counter() > end:
-            todo, measured_work = todo[:measured], sum(map(work, rates))
-            usual = sum(rate * work(group) for group, rate in rates.items()) / measured_work if measured_work else 1.0
-            rates |= {group: usual for group in groups if group not in rates}
-            break
+    waiting = sorted(alike.values(), key=lambda same: len(same) * work(same[0]))  # the last is measured first
+    while waiting and time.perf_counter() < end:
+        same = waiting.pop()
         seconds = _seconds(network, model, parts[same[0][0]][0], parts[same[0][-1]][1], precision)
         rates |= {group: seconds / work(group) if work(group) else 0.0 for group in same}
+    some = ""
+    if waiting:
+        known = sum(map(work, rates))
+        usual = sum(rate * work(group) for group, rate in rates.items()) / known if known else 1.0
+        rates |= {group: usual for same in waiting for group in same}
+        some = f" ({len(alike) - len(waiting)} of {counted(len(alike), 'different layer')}, the rest in proportion to multiply-adds)"
     for group in groups:
         for i in group:
             network.costs[i] *= rates[group]
-    some = (
-        ""
-        if len(todo) == len(alike)
-        else f" ({len(todo)} of {counted(len(alike), 'different layer')}, the rest in proportion to multiply-adds)"
-    )
     return f"balanced by times of layers{some}"
 
 
