@@ -16,6 +16,7 @@ import pytest
 import weft
 from weft.algorithms import find_algorithms
 from weft.compiler.disk_cache import ObjectCache
+from weft.compiler.gpu.fft import plans as fft_plans
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
 from weft.knobs import GPU_ALGORITHMS
 from weft.testing import counted
@@ -225,6 +226,25 @@ def test_the_faster_one_is_taken(clock, own, library, wins):
     executable = next(iter(made.programs.latest.values())).executable
     assert set(plans(executable.program).values()) == ({"CUDNN", "CUBLASLT"} if wins else {"IMPLICIT_GEMM", "TRITON"})
     assert sorted(clock.timed) == ["library"] * 3 + ["own"] * 3
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_transforms_are_measured_beside_a_library(clock, monkeypatch, wins):
+    """Of a large filter, where no algorithm is named: all four kernels with their workspace, and then the program with either of them."""
+    monkeypatch.setattr(fft_plans, "is_faster", lambda kernel: True)
+    clock.speeds = {"own": 2.0, "library": 1.0 if wins else 3.0}
+    large = np.random.default_rng(3).normal(size=(8, 5, 5, 8)).astype(np.float32)
+
+    def f(x, w):
+        return weft.relu(convolved(x, w) + 0.5)
+
+    made = weft.jit(f)
+    [expected] = defined(f, IMAGE, large)
+    for _ in range(3):  # played, recorded, replayed
+        near(made(IMAGE, large).numpy(), expected, 2e-6)
+    executable = next(iter(made.programs.latest.values())).executable
+    assert set(plans(executable.program).values()) == {"CUDNN" if wins else "FFT_TILED"}
+    assert sorted(clock.timed) == ["library", "own"]
 
 
 def test_all_is_compiled_at_once_and_measured_once(clock):
